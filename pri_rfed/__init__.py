@@ -1,0 +1,1 @@
+"""Private federated learning on Riemannian manifolds."""
