@@ -1,0 +1,89 @@
+"""Clipped means of per-record gradients, and how much one record can change them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pri_rfed.manifolds.base import Array, Manifold
+
+if TYPE_CHECKING:
+    from pri_rfed.problems.base import Problem
+
+CHUNK_NUMBERS = 1 << 20
+"""How many numbers of per-record gradients are held at a time: they stay in cache, whatever the batch size."""
+
+
+def clip(manifold: Manifold, w: Array, v: Array, bound: float | None) -> Array:
+    """min(1, bound/||v||_w) v, shape [..., *point_shape]; 0 where v holds NaN or infinity. Only that for bound None.
+
+    (The formula printed in dp-rsvrg-fast-sampling.txt, section 5, has the quotient upside down.)
+    """
+    axes = tuple(range(-len(manifold.point_shape), 0))
+    finite = np.isfinite(v).all(axis=axes, keepdims=True)
+    if not finite.all():
+        v = np.where(finite, v, 0.0)
+    if bound is None:
+        return v
+    with np.errstate(over="ignore"):
+        norm = manifold.norm(w, v)
+    scale = np.minimum(1.0, bound / np.maximum(norm, np.finfo(float).tiny))
+    scale = np.where(np.isfinite(norm), scale, 0.0)
+    return v * scale.reshape(scale.shape + (1,) * len(manifold.point_shape))
+
+
+def clipped_mean(
+    problem: Problem, w: Array, z: Array, bound: float | None, mask: NDArray[np.bool_] | None, size: Array
+) -> Array:
+    """`Problem.clipped_mean` by way of every record's gradient, a chunk of records at a time."""
+    manifold = problem.manifold
+    agents, records = z.shape[:2]
+    ones = (1,) * len(manifold.point_shape)
+    total = np.zeros((agents, *manifold.point_shape))
+    chunk = max(1, CHUNK_NUMBERS // max(1, agents * math.prod(manifold.point_shape)))
+    for start in range(0, records, chunk):
+        part = slice(start, start + chunk)
+        base = w[:, None]
+        gradient = clip(manifold, base, problem.gradient(base, z[:, part]), bound)
+        if mask is not None:
+            gradient = gradient * mask[:, part].reshape(agents, -1, *ones)
+        total += gradient.sum(axis=1)
+    return total / np.asarray(size, dtype=float).reshape(agents, *ones)
+
+
+@dataclass(frozen=True)
+class ClippedGradient:
+    """The mean of clipped gradients of a problem, together with its sensitivity.
+
+    clip: the bound C, a public constant. None only where the problem's own bounds make clipping unnecessary.
+    """
+
+    problem: Problem
+    clip: float | None
+
+    def __post_init__(self) -> None:
+        if self.clip is not None and not (math.isfinite(self.clip) and self.clip > 0):
+            raise ValueError(f"clip = {self.clip!r} must be a positive finite number, or none")
+
+    @property
+    def norm_bound(self) -> float:
+        """What the norm of one record's contribution never exceeds; infinite where nothing bounds it."""
+        own = self.problem.gradient_bound
+        return min(math.inf if self.clip is None else self.clip, math.inf if own is None else own)
+
+    @property
+    def difference_bound(self) -> float:
+        """What replacing one record by another can change its contribution by, in norm; infinite if unbounded.
+
+        Clipping is the projection onto a ball, so it never enlarges the difference that the problem itself guarantees.
+        """
+        own = self.problem.gradient_difference_bound
+        return min(2 * self.norm_bound, math.inf if own is None else own)
+
+    def mean(self, w: Array, z: Array, mask: NDArray[np.bool_] | None, size: Array) -> Array:
+        """(1/size) sum of clipped gradients; shapes as in `Problem.clipped_mean`."""
+        return self.problem.clipped_mean(w, z, self.clip, mask, size)
