@@ -178,16 +178,17 @@ class Manifold(ABC):
         return np.shape(x)[: np.ndim(x) - len(self.point_shape)]
 
     def _valid(self, x: Array, defects: str, *args: Any) -> NDArray[np.bool_]:
-        if np.shape(x)[-len(self.point_shape) :] != self.point_shape or not np.issubdtype(np.asarray(x).dtype, np.floating):
+        dtype = np.asarray(x).dtype
+        if np.shape(x)[-len(self.point_shape) :] != self.point_shape or not np.issubdtype(dtype, np.floating):
             raise ValueError(
                 f"{self}: an array of points [..., {', '.join(map(str, self.point_shape))}] of floats is needed, "
-                f"not shape {np.shape(x)} of {np.asarray(x).dtype}"
+                f"not shape {np.shape(x)} of {dtype}"
             )
-        ok = np.isfinite(x).all(axis=self._event_axes)
+        ok = np.asarray(np.isfinite(x).all(axis=self._event_axes))
         with np.errstate(all="ignore"):
             for violation, _ in getattr(self, defects)(*args):
                 ok = ok & (violation <= 1)
-        return ok
+        return np.asarray(ok)
 
     def _check(self, x: Array, explain: bool, defects: str, *args: Any) -> bool | tuple[bool, str]:
         try:

@@ -164,7 +164,8 @@ class NonPrivate(Event):
 class SampledWithoutReplacement(Event):
     """`event` applied to a uniformly drawn `batch` of the `records`, the choice hidden.
 
-    `event` states the sensitivity for a replacement *within the batch*. Only for units whose neighbours have equal size.
+    `event` states the sensitivity for a replacement *within the batch*. Only for units whose
+    neighbours have equal size.
     """
 
     kind = "sampled-without-replacement"

@@ -28,8 +28,8 @@ class Problem(ABC):
     """A number that ||grad f(w; z)||_w never exceeds, at any point w for any record that `check_records` lets pass.
     Where there is one, gradients need no clipping."""
     gradient_difference_bound: float | None = None
-    """A number that ||grad f(w; z) - grad f(w; z')||_w never exceeds, for all w and any two records that `check_records`
-    lets pass. It beats twice the clip bound where it is smaller."""
+    """A number that ||grad f(w; z) - grad f(w; z')||_w never exceeds, for all w and any two records that
+    `check_records` lets pass. It beats twice the clip bound where it is smaller."""
 
     @abstractmethod
     def loss(self, w: Array, z: Array) -> Array:
@@ -51,11 +51,13 @@ class Problem(ABC):
             at = tuple(map(int, np.argwhere(bad)[0]))
             raise ValueError(f"{self.name}: record {at} holds NaN or infinite numbers")
 
-    def clipped_mean(self, w: Array, z: Array, clip: float | None, mask: NDArray[np.bool_] | None, size: Array) -> Array:
+    def clipped_mean(
+        self, w: Array, z: Array, clip: float | None, mask: NDArray[np.bool_] | None, size: Array
+    ) -> Array:
         """(1/size) sum_j clip(grad f(w; z_j)), the sum over the records axis: the one place where gradients meet.
 
         w [A, *point_shape], z [A, b, *record_shape], mask [A, b] (which records count; None: all), size [A] (the public
-        denominators) -> [A, *point_shape]. `clip` None clips nothing. A gradient that holds NaN or infinity counts as 0.
+        denominators) -> [A, *point_shape]. `clip` None clips nothing. A gradient holding NaN or infinity counts as 0.
 
         A problem may override this with a faster way to the same numbers; a test compares the two.
         """
