@@ -1,0 +1,387 @@
+"""Named data sets as records of a problem.
+
+Whatever scales a record here is a public constant or the record itself, never a statistic of the data set: otherwise
+one record would change all others, and the sensitivities that the privacy rests on would not hold.
+"""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import struct
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Literal, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pri_rfed.data.download import DataFolders, open_binary
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    """Records [n, *record_shape], and what they can be divided among agents by: labels [n], natural keys [n]."""
+
+    records: Array
+    description: str
+    labels: NDArray[Any] | None = None
+    keys: NDArray[Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source(ABC):
+    """A named data set. The fields of a concrete source are its options."""
+
+    name: ClassVar[str]
+    """Its key in `SOURCES` and in configurations."""
+    public: ClassVar[str | None] = None
+    """The public data set (`PUBLIC_DATA`) that its files belong to."""
+
+    @abstractmethod
+    def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
+        """The data set. Raises ValueError for an option or a file that cannot be used, DataNotFound."""
+
+
+def unit_rows(x: Array) -> Array:
+    """Each row divided by its own norm; rows of zeros stay, [n, d]."""
+    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    return x / np.where(norms > 0, norms, 1.0)
+
+
+def into_unit_ball(x: Array) -> Array:
+    """Each row longer than 1 divided by its own norm, [n, d]."""
+    return x / np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"{name} = {value}: must be at least {least}")
+
+
+# Images -----------------------------------------------------------------------------------------------------------
+
+
+def read_idx(path: Path) -> NDArray[np.uint8]:
+    """The array in an idx file of unsigned bytes, compressed or not. Raises ValueError if it is none."""
+    try:
+        with open_binary(path) as file:
+            zeros, kind, axes = struct.unpack(">HBB", file.read(4))
+            shape = struct.unpack(f">{axes}I", file.read(4 * axes))
+            data = file.read()
+    except (struct.error, gzip.BadGzipFile, EOFError) as error:
+        raise ValueError(f"{path} is no idx file: {error}") from error
+    if zeros != 0 or kind != 8:
+        raise ValueError(f"{path} is no idx file of unsigned bytes")
+    if len(data) != np.prod(shape, dtype=np.int64):
+        raise ValueError(f"{path} holds {len(data)} bytes where its header says {'x'.join(map(str, shape))}")
+    return np.frombuffer(data, dtype=np.uint8).reshape(shape)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Digits(Source):
+    """The 1797 handwritten digits that come with scikit-learn, 8 x 8 pixels of 17 grey levels: vectors [64].
+
+    center: a public constant subtracted from every pixel, grey levels being scaled to [0, 1]. Then each record is
+    scaled to norm 1.
+    """
+
+    name = "digits"
+    center: float = 0.3
+
+    def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
+        from sklearn.datasets import load_digits
+
+        images, labels = load_digits(return_X_y=True)
+        records = unit_rows(np.asarray(images, dtype=float) / 16 - self.center)
+        return DataSet(records, f"{len(records)} handwritten digits of 8 x 8 pixels, norm 1", labels=labels)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MNIST(Source):
+    """MNIST's 60000 training images, or its 10000 test images, of 28 x 28 pixels: vectors [784].
+
+    center: a public constant subtracted from every pixel, grey levels being scaled to [0, 1]. Then each record is
+    scaled to norm 1. digits: only these; none: all.
+    """
+
+    name = "mnist"
+    public = "mnist"
+    subset: Literal["train", "test"] = "train"
+    center: float = 0.1307
+    digits: tuple[int, ...] = ()
+
+    def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
+        prefix = {"train": "train", "test": "t10k"}[self.subset]
+        images = read_idx(folders.find("mnist", f"mnist/{prefix}-images-idx3-ubyte"))
+        labels = read_idx(folders.find("mnist", f"mnist/{prefix}-labels-idx1-ubyte"))
+        if len(images) != len(labels):
+            raise ValueError(f"mnist: {len(images)} images but {len(labels)} labels")
+        if self.digits:
+            chosen = np.isin(labels, self.digits)
+            if not chosen.any():
+                raise ValueError(f"digits = {list(self.digits)}: no image has one of these labels")
+            images, labels = images[chosen], labels[chosen]
+        pixels = images.reshape(len(images), -1) / 255.0
+        pixels -= self.center
+        return DataSet(unit_rows(pixels), f"{len(images)} MNIST images of 28 x 28 pixels, norm 1", labels=labels)
+
+
+# Tables -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Libsvm(Source):
+    """A table of the LIBSVM collection as a MATLAB file; each record is scaled to norm 1."""
+
+    variable: ClassVar[str]
+
+    def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
+        from scipy.io import loadmat
+
+        path = folders.find(self.name, f"libsvm/{self.name}.mat")
+        table = loadmat(path).get(self.variable)
+        if table is None:
+            raise ValueError(f"{path} holds no variable {self.variable}")
+        records = unit_rows(np.asarray(table, dtype=float))
+        return DataSet(records, f"{self.name}: {len(records)} records of {records.shape[1]} features, norm 1")
+
+
+@final
+class Satimage(_Libsvm):
+    """The published copy of satimage, 6430 vectors [36], each scaled to norm 1."""
+
+    name = "satimage"
+    public = "satimage"
+    variable = "satimage"
+
+
+@final
+class Ijcnn1(_Libsvm):
+    """The published copy of ijcnn1, 49990 vectors [14], each scaled to norm 1."""
+
+    name = "ijcnn1"
+    public = "ijcnn1"
+    variable = "ijcnn_data"
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Table(Source):
+    """The user's own file.
+
+    .npz: `records` [n, *record_shape], and perhaps `labels` [n] and `keys` [n]; .npy: the records; .csv: a header and
+    one record in each line, all columns numbers but `label` and `key`, which are the names of such columns.
+    scale: what is done to records that are vectors: nothing, "unit" (each to norm 1), "ball" (each longer than 1 to 1).
+    Values are divided by the public constant `unit` first.
+    """
+
+    name = "file"
+    path: str
+    label: str | None = None
+    key: str | None = None
+    unit: float = 1.0
+    scale: Literal["none", "unit", "ball"] = "none"
+
+    def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
+        path = Path(self.path).expanduser()
+        if not path.is_file():
+            raise ValueError(f"path = {self.path!r}: there is no such file")
+        readers = {".npz": self._read_npz, ".npy": self._read_npy, ".csv": self._read_csv}
+        if path.suffix not in readers:
+            raise ValueError(f"path = {self.path!r}: must end in {', '.join(readers)}")
+        records, labels, keys = readers[path.suffix](path)
+        if records.ndim < 2 or len(records) == 0:
+            raise ValueError(f"path = {self.path!r}: records [n, ...] are needed, not shape {records.shape}")
+        for what, values in (("labels", labels), ("keys", keys)):
+            if values is not None and values.shape != (len(records),):
+                raise ValueError(f"path = {self.path!r}: {what} have shape {values.shape}, records {records.shape}")
+        bad = ~np.isfinite(records).all(axis=tuple(range(1, records.ndim)))
+        if bad.any():
+            raise ValueError(f"path = {self.path!r}: record {int(bad.argmax())} holds NaN or infinite numbers")
+        records = records / self.unit
+        if self.scale != "none":
+            if records.ndim != 2:
+                raise ValueError(f"scale = {self.scale!r}: only vectors can be scaled, not shape {records.shape[1:]}")
+            records = unit_rows(records) if self.scale == "unit" else into_unit_ball(records)
+        shape = " x ".join(map(str, records.shape[1:]))
+        return DataSet(records, f"{path.name}: {len(records)} records of shape {shape}", labels, keys)
+
+    def _read_npz(self, path: Path) -> tuple[Array, NDArray[Any] | None, NDArray[Any] | None]:
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                if "records" not in file:
+                    raise ValueError(f"no array `records` among {', '.join(file.files) or 'none'}")
+                labels, keys = (file.get(name) for name in ("labels", "keys"))
+                return np.asarray(file["records"], dtype=float), labels, keys
+        except (ValueError, OSError) as error:
+            raise ValueError(f"path = {self.path!r}: {error}") from error
+
+    def _read_npy(self, path: Path) -> tuple[Array, None, None]:
+        try:
+            return np.asarray(np.load(path, allow_pickle=False), dtype=float), None, None
+        except (ValueError, OSError) as error:
+            raise ValueError(f"path = {self.path!r}: {error}") from error
+
+    def _read_csv(self, path: Path) -> tuple[Array, NDArray[Any] | None, NDArray[Any] | None]:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = list(csv.reader(file))
+        if len(lines) < 2:
+            raise ValueError(f"path = {self.path!r}: a header and at least one record are needed")
+        header, rows = lines[0], lines[1:]
+        for option, column in (("label", self.label), ("key", self.key)):
+            if column is not None and column not in header:
+                raise ValueError(f"{option} = {column!r}: no such column; there are {', '.join(header)}")
+        numbers = [i for i, column in enumerate(header) if column not in (self.label, self.key)]
+        records = np.empty((len(rows), len(numbers)))
+        for j, row in enumerate(rows):
+            try:
+                records[j] = [float(row[i]) for i in numbers]
+            except (ValueError, IndexError) as error:
+                raise ValueError(f"path = {self.path!r}: line {j + 2}: {error}") from error
+        labels, keys = (
+            None if column is None else np.array([row[header.index(column)] for row in rows])
+            for column in (self.label, self.key)
+        )
+        return records, labels, keys
+
+
+# Covariances --------------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class EMG(Source):
+    """Covariances of muscle potentials: SPD matrices [8, 8], one for each window of a gesture's recording.
+
+    A recording is a run of equal session and gesture; it is cut into windows of `window` samples, and what is left over
+    is dropped. The covariance of a window, in squared steps of the 8-bit converter, gets `floor` times the identity
+    added (1: no variance below one step of the converter) and is divided by `unit`; both are public constants. Natural
+    key: session and gesture.
+    """
+
+    name = "emg"
+    public = "emg"
+    window: int = 200
+    floor: float = 1.0
+    unit: float = 4.0
+
+    def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
+        _at_least("window", self.window, 9)
+        if not self.floor >= 0:
+            raise ValueError(f"floor = {self.floor}: must not be negative")
+        if not self.unit > 0:
+            raise ValueError(f"unit = {self.unit}: must be positive")
+        signal, gestures, sessions = self._read(folders.find("emg", "emg/emg.csv"))
+        keys = np.char.add(np.char.add(sessions, "/"), gestures)
+        starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
+        ends = np.append(starts[1:], len(keys))
+        first = np.concatenate(
+            [
+                np.arange(start, end - self.window + 1, self.window)
+                for start, end in zip(starts, ends, strict=True)
+            ]
+        )
+        if len(first) == 0:
+            raise ValueError(f"window = {self.window}: no recording is as long as that")
+        windows = signal[first[:, None] + np.arange(self.window)]
+        windows = windows - windows.mean(axis=1, keepdims=True)
+        covariances = np.einsum("nti,ntj->nij", windows, windows) / (self.window - 1)
+        records = (covariances + self.floor * np.eye(signal.shape[1])) / self.unit
+        description = f"{len(records)} covariances of {self.window} samples of 8 EMG channels"
+        return DataSet(records, description, labels=gestures[first], keys=keys[first])
+
+    def _read(self, path: Path) -> tuple[Array, NDArray[np.str_], NDArray[np.str_]]:
+        """Samples [rows, 8], their gestures and sessions."""
+        with open_binary(path) as file:
+            text = file.read().decode("ascii")
+        header, *lines = text.splitlines()
+        if header != "time,c0,c1,c2,c3,c4,c5,c6,c7,label,exp":
+            raise ValueError(f"{path} is not the EMG table: its first line is {header[:60]!r}")
+        rows = [line.split(",") for line in lines]
+        signal = np.array([row[1:9] for row in rows], dtype=float)
+        return signal, np.array([row[9] for row in rows]), np.array([row[10] for row in rows])
+
+
+# Synthetic ----------------------------------------------------------------------------------------------------------
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SyntheticPCA(Source):
+    """Vectors with a given eigengap, as in prirfed.txt, section 6.1: the rows of Z = U diag(s) V.
+
+    s = (1, 1 - gap, 1 - 1.1 gap, ..., 1 - 1.4 gap, |g_1|/dimension, |g_2|/dimension, ...) with g_i i.i.d. N(0, 1); U
+    [records, dimension] and V [dimension, dimension] have uniformly random orthonormal columns. Each row is then scaled
+    to norm 1, which moves the eigenvalues a little.
+    """
+
+    name = "synthetic-pca"
+    records: int = 10000
+    dimension: int = 50
+    gap: float = 1e-3
+
+    def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
+        _at_least("dimension", self.dimension, 6)
+        _at_least("records", self.records, self.dimension)
+        if not 0 < self.gap < 0.7:
+            raise ValueError(f"gap = {self.gap}: must lie between 0 and 0.7")
+        leading = 1 - self.gap * np.array([0, 1, 1.1, 1.2, 1.3, 1.4])
+        rest = np.abs(rng.standard_normal(self.dimension - len(leading))) / self.dimension
+        left = np.linalg.qr(rng.standard_normal((self.records, self.dimension)))[0]
+        right = np.linalg.qr(rng.standard_normal((self.dimension, self.dimension)))[0]
+        records = unit_rows(left * np.concatenate([leading, rest]) @ right)
+        description = f"{self.records} synthetic vectors of dimension {self.dimension}, eigengap {self.gap:g}, norm 1"
+        return DataSet(records, description)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SyntheticSPD(Source):
+    """SPD matrices [size, size] from Wishart(I/size, freedom), given that they lie within `radius` of the identity.
+
+    The distance is the affine-invariant one. As in dp-riemannian-optimization.txt, section 6.2, and
+    dp-over-manifolds.txt. freedom: degrees of freedom; none: size.
+    """
+
+    name = "synthetic-spd"
+    records: int = 10000
+    size: int = 2
+    freedom: int | None = None
+    radius: float = 1.0
+
+    def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
+        _at_least("records", self.records, 1)
+        _at_least("size", self.size, 1)
+        freedom = self.size if self.freedom is None else self.freedom
+        _at_least("freedom", freedom, self.size)
+        if not self.radius > 0:
+            raise ValueError(f"radius = {self.radius}: must be positive")
+        accepted: list[Array] = []
+        drawn = found = 0
+        while found < self.records:
+            factor = rng.standard_normal((max(self.records, 1000), self.size, freedom)) / np.sqrt(self.size)
+            matrices = factor @ factor.swapaxes(-1, -2)
+            with np.errstate(divide="ignore", invalid="ignore"):
+                far = np.linalg.norm(np.log(np.linalg.eigvalsh(matrices)), axis=1)
+            accepted.append(matrices[far <= self.radius])
+            drawn += len(matrices)
+            found += len(accepted[-1])
+            if drawn >= 10**6 and found < 1e-4 * drawn:
+                raise ValueError(
+                    f"radius = {self.radius}: fewer than one in 10^4 Wishart matrices lie within it; "
+                    f"a larger radius or more degrees of freedom (now {freedom}) are needed"
+                )
+        records = np.concatenate(accepted)[: self.records]
+        shape = f"{self.size} x {self.size}"
+        return DataSet(records, f"{self.records} Wishart matrices {shape} within {self.radius:g} of the identity")
+
+
+SOURCES: dict[str, type[Source]] = {
+    cls.name: cls for cls in (Digits, MNIST, Satimage, Ijcnn1, EMG, SyntheticPCA, SyntheticSPD, Table)
+}
