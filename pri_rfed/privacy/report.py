@@ -1,0 +1,175 @@
+"""The privacy of a whole run: both figures, for every group of agents.
+
+- global, *before the run*: every round is a mixture of the agent's local training, with probability sampled/pool, and
+  of nothing; who takes part is known to everybody. It assumes that agents are drawn as announced.
+- ledger, *after it*: the local training composed as often as the agent really took part. It assumes nothing of the
+  server.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pri_rfed.privacy.accountants import ACCOUNTANTS, UnsupportedEvent, best_epsilon
+from pri_rfed.privacy.events import FORMAT_VERSION, Event, Participation, Unit, compose, repeat
+
+UNIT_IN_WORDS = {
+    Unit.REPLACE_RECORD: "one record of one agent is replaced by any other; how many records each agent holds is public",
+    Unit.ADD_REMOVE_RECORD: "one record of one agent is added or removed; the expected batch size is public",
+    Unit.AGENT: "the whole data set of one agent is replaced by any other",
+}
+
+
+@dataclass(frozen=True)
+class AgentGroup:
+    """Agents that hold equally many records, and so release alike."""
+
+    records: int
+    agents: int
+    local: Event
+    """What one local training of each releases."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """So many rounds in which `sampled` agents were drawn uniformly from a `pool`."""
+
+    sampled: int
+    pool: int
+    count: int
+
+
+@dataclass(frozen=True)
+class GroupPrivacy:
+    """Both figures of one group of agents."""
+
+    group: AgentGroup
+    participations: int
+    """The most rounds that one of the group took part in."""
+    epsilon_local: float
+    epsilon_global: float
+    epsilon_ledger: float
+
+
+@dataclass(frozen=True)
+class RunPrivacy:
+    """What a run guarantees. An infinite epsilon: something was released without a mechanism."""
+
+    unit: Unit | None
+    delta: float
+    groups: tuple[GroupPrivacy, ...]
+    rounds: tuple[Rounds, ...]
+
+    @property
+    def epsilon_global(self) -> float:
+        """Before the run, the largest over agents."""
+        return max(group.epsilon_global for group in self.groups)
+
+    @property
+    def epsilon_ledger_max(self) -> float:
+        """After it, the largest over agents."""
+        return max(group.epsilon_ledger for group in self.groups)
+
+    @property
+    def is_private(self) -> bool:
+        return math.isfinite(self.epsilon_ledger_max)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, with the events, so that a run can be accounted for anew. Infinity is null."""
+        return {
+            "version": FORMAT_VERSION,
+            "unit": self.unit and str(self.unit),
+            "neighbours": self.unit and UNIT_IN_WORDS[self.unit],
+            "delta": self.delta,
+            "private": self.is_private,
+            "epsilon_global": finite_or_none(self.epsilon_global),
+            "epsilon_ledger_max": finite_or_none(self.epsilon_ledger_max),
+            "rounds": [{"sampled": r.sampled, "pool": r.pool, "count": r.count} for r in self.rounds],
+            "groups": [
+                {
+                    "records": g.group.records,
+                    "agents": g.group.agents,
+                    "most_participations": g.participations,
+                    "epsilon_local": finite_or_none(g.epsilon_local),
+                    "epsilon_global": finite_or_none(g.epsilon_global),
+                    "epsilon_ledger": finite_or_none(g.epsilon_ledger),
+                    "local_event": g.group.local.to_dict(),
+                    "global_event": global_event(g.group.local, self.rounds).to_dict(),
+                }
+                for g in self.groups
+            ],
+        }
+
+
+def finite_or_none(value: float) -> float | None:
+    """JSON has no infinity."""
+    return value if math.isfinite(value) else None
+
+
+def global_event(local: Event, rounds: Sequence[Rounds]) -> Event:
+    """What a run is to one agent, before it is known in which rounds the agent takes part."""
+    return compose([repeat(Participation(local, r.sampled, r.pool), r.count) for r in rounds if r.count])
+
+
+def run_privacy(
+    groups: Sequence[AgentGroup],
+    rounds: Sequence[Rounds],
+    delta: float,
+    participations: Mapping[int, int] | None = None,
+) -> RunPrivacy:
+    """Both figures of a run, by the smallest sound accountant.
+
+    participations: for each number of records, the most rounds that an agent holding so many took part in; without it,
+    an agent that took part in every round.
+
+    Raises ValueError unless 0 < delta < 1 and there is a group; UnsupportedEvent where no sound accountant knows what an
+    agent released.
+    """
+    if not groups:
+        raise ValueError("groups: at least one group of agents is needed, not an empty list")
+    total = sum(r.count for r in rounds)
+    figures = []
+    for group in groups:
+        took_part = total if participations is None else participations.get(group.records, 0)
+        figures.append(
+            GroupPrivacy(
+                group,
+                took_part,
+                best_epsilon(group.local, delta).epsilon,
+                best_epsilon(global_event(group.local, rounds), delta).epsilon,
+                best_epsilon(repeat(group.local, took_part), delta).epsilon,
+            )
+        )
+    unit = next((group.local.unit for group in groups if group.local.unit is not None), None)
+    return RunPrivacy(unit, delta, tuple(figures), tuple(rounds))
+
+
+def by_accountant(event: Event, delta: float) -> dict[str, dict[str, Any]]:
+    """What every accountant says of `event`: {name: {epsilon, sound, caveat}}, or {unsupported: reason}."""
+    out: dict[str, dict[str, Any]] = {}
+    for name, accountant in ACCOUNTANTS.items():
+        entry: dict[str, Any] = {"sound": accountant.sound}
+        if accountant.caveat:
+            entry["caveat"] = accountant.caveat
+        try:
+            entry["epsilon"] = accountant.epsilon(event, delta)
+        except UnsupportedEvent as error:
+            entry["unsupported"] = str(error)
+        out[name] = entry
+    return out
+
+
+def epsilon_by_round(
+    local: Event, sampled: int, pool: int, rounds: int, delta: float, points: int = 25
+) -> list[tuple[int, float]]:
+    """The global epsilon spent after t rounds, at up to `points` values of t that end with `rounds`.
+
+    Between two of them the later figure holds: a bound that errs on the safe side.
+    """
+    if rounds < 1:
+        return []
+    steps = sorted({max(1, round(rounds ** (i / (points - 1)))) for i in range(points)}) if points > 1 else [rounds]
+    return [(t, best_epsilon(repeat(Participation(local, sampled, pool), t), delta).epsilon) for t in steps]
