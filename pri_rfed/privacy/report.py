@@ -17,7 +17,7 @@ from pri_rfed.privacy.accountants import ACCOUNTANTS, UnsupportedEvent, best_eps
 from pri_rfed.privacy.events import FORMAT_VERSION, Event, Participation, Unit, compose, repeat
 
 UNIT_IN_WORDS = {
-    Unit.REPLACE_RECORD: "one record of one agent is replaced by any other; how many records each agent holds is public",
+    Unit.REPLACE_RECORD: "one record of one agent is replaced by any other; how many records an agent holds is public",
     Unit.ADD_REMOVE_RECORD: "one record of one agent is added or removed; the expected batch size is public",
     Unit.AGENT: "the whole data set of one agent is replaced by any other",
 }
@@ -125,8 +125,8 @@ def run_privacy(
     participations: for each number of records, the most rounds that an agent holding so many took part in; without it,
     an agent that took part in every round.
 
-    Raises ValueError unless 0 < delta < 1 and there is a group; UnsupportedEvent where no sound accountant knows what an
-    agent released.
+    Raises ValueError unless 0 < delta < 1 and there is a group; UnsupportedEvent where no sound accountant knows what
+    an agent released.
     """
     if not groups:
         raise ValueError("groups: at least one group of agents is needed, not an empty list")
