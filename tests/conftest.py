@@ -1,0 +1,23 @@
+"""What several test files share."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+
+
+def _data_folder() -> Path | None:
+    """Real data at hand: where PRIRFED_DATA points to, else a `shared/data` beside the repository; None without."""
+    named = os.environ.get("PRIRFED_DATA")
+    folder = Path(named) if named else ROOT.parent / "shared" / "data"
+    return folder if folder.is_dir() else None
+
+
+DATA = _data_folder()
+
+
+def at_hand(*paths: str) -> list[Path]:
+    """[the data folder] if it holds all `paths`, else []: parametrise by it what needs real files."""
+    return [DATA] if DATA is not None and all((DATA / path).is_file() for path in paths) else []
