@@ -15,7 +15,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import fft, special
+from scipy import fft, signal, special
 
 Array = NDArray[np.float64]
 
@@ -56,14 +56,11 @@ class LossDistribution:
 
     @cached_property
     def _tails(self) -> tuple[Array, Array, Array]:
-        """At each grid point of loss >= 0: the loss, and the P-mass and Q-mass of all that lies at it or above."""
+        """At each grid point x >= 0: x, and the P-mass and e^x times the Q-mass of all that lies at x or above."""
         first = max(0, -self.lowest)
-        losses, probs = self.losses[first:], self.probs[first:]
-        return (
-            losses,
-            np.cumsum(probs[::-1])[::-1],
-            np.cumsum((probs * np.exp(-losses))[::-1])[::-1],
-        )
+        losses, falling = self.losses[first:], self.probs[first:][::-1]
+        above_q = signal.lfilter([1.0], [1.0, -math.exp(-self.grid)], falling)
+        return losses, np.cumsum(falling)[::-1], above_q[::-1]
 
     def delta(self, epsilon: float) -> float:
         """The hockey-stick divergence at e^epsilon, for epsilon >= 0."""
@@ -71,7 +68,7 @@ class LossDistribution:
         i = int(np.searchsorted(losses, epsilon, side="right"))
         if i == len(losses):
             return self.infinity
-        return min(1.0, self.infinity + max(0.0, float(above_p[i] - math.exp(epsilon) * above_q[i])))
+        return min(1.0, self.infinity + max(0.0, float(above_p[i] - math.exp(epsilon - losses[i]) * above_q[i])))
 
     def epsilon(self, delta: float) -> float:
         """The smallest epsilon >= 0 of divergence <= delta; infinite where the mass at infinity exceeds delta."""
@@ -80,12 +77,12 @@ class LossDistribution:
         losses, above_p, above_q = self._tails
         if len(losses) == 0 or self.delta(0.0) <= delta:
             return 0.0
-        # Divergence at each grid point counts what lies strictly above it.
-        at = np.append(above_p[1:], 0.0) - np.exp(losses) * np.append(above_q[1:], 0.0) + self.infinity
-        i = int(np.argmax(at <= delta))
-        # Between grid points i - 1 and i it is infinity + above_p[i] - e^epsilon above_q[i].
-        epsilon = math.log(max((above_p[i] + self.infinity - delta) / above_q[i], 1.0))
-        return min(epsilon, float(losses[i]))
+        # At a grid point the divergence counts what lies strictly above it.
+        at_grid = np.append(above_p[1:] - math.exp(-self.grid) * above_q[1:], 0.0) + self.infinity
+        i = int(np.argmax(at_grid <= delta))
+        # Between grid points i - 1 and i it is infinity + above_p[i] - e^{epsilon - losses[i]} above_q[i].
+        epsilon = losses[i] + math.log((above_p[i] + self.infinity - delta) / above_q[i])
+        return float(np.clip(epsilon, losses[i] - self.grid, losses[i]).clip(0.0))
 
 
 def discretise(losses: Array, probs: Array, infinity: float) -> LossDistribution:
@@ -208,7 +205,8 @@ def poisson_sampled_remove(d: LossDistribution, rate: float) -> LossDistribution
     """
     if rate == 1:
         return d
-    q_mass = d.probs * np.exp(-d.losses)
+    with np.errstate(divide="ignore"):
+        q_mass = np.exp(np.minimum(np.log(d.probs) - d.losses, 0.0))
     x = _mixed_loss(d.losses, rate)
     p_mass = rate * d.probs + (1 - rate) * q_mass
     never = max(0.0, 1 - float(q_mass.sum()))  # Q where P has no mass
