@@ -41,11 +41,11 @@ class Manifold(ABC):
 
     name: ClassVar[str]
     """Its key in `MANIFOLDS` and in configurations."""
-    transport: ClassVar[str]
+    transport: str
     """Which isometry `parallel_transport` is, in words: 'parallel' along the geodesic, or another one."""
-    homogeneous: ClassVar[bool]
+    homogeneous: bool
     """Whether isometries take every point to every other one (then volumes do not depend on the base point)."""
-    complete: ClassVar[bool]
+    complete: bool
     """Whether exp is a geodesic for all tangent vectors, however long."""
 
     point_shape: tuple[int, ...]
