@@ -1,0 +1,121 @@
+"""Batched linear algebra that the manifolds of matrices share.
+
+Matrices are [..., m, n]. A batch entry that holds NaN, or that has no Cholesky factor, comes out as NaN and leaves the
+others alone, where NumPy would raise for the whole batch.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pri_rfed.manifolds.base import Array
+
+
+def transpose(a: Array) -> Array:
+    """a^T, shape [..., n, m]."""
+    return np.swapaxes(a, -1, -2)
+
+
+def sym(a: Array) -> Array:
+    """The symmetric part (a + a^T)/2, shape [..., m, m]."""
+    return 0.5 * (a + transpose(a))
+
+
+def skew(a: Array) -> Array:
+    """The skew-symmetric part (a - a^T)/2, shape [..., m, m]."""
+    return 0.5 * (a - transpose(a))
+
+
+def frobenius(a: Array) -> Array:
+    """The Frobenius norm, shape [...]."""
+    return np.sqrt(np.sum(np.square(a), axis=(-2, -1)))
+
+
+def relative(size: Array, scale: Array, tolerance: float) -> Array:
+    """size / (tolerance * scale), where a scale of zero counts as one."""
+    return size / (tolerance * np.where(scale > 0, scale, 1.0))
+
+
+def _finite(a: Array) -> tuple[Array, Array]:
+    """The matrices with those that are not finite set to zero, and 1 or NaN [..., 1] for good or bad ones."""
+    good = np.asarray(np.isfinite(a).all(axis=(-2, -1), keepdims=True))
+    return (a if good.all() else np.where(good, a, 0.0)), np.where(good[..., 0], 1.0, np.nan)
+
+
+def svd(a: Array) -> tuple[Array, Array, Array]:
+    """Thin singular value decomposition U [..., m, k], s [..., k], V^T [..., k, n] with k = min(m, n)."""
+    a, mark = _finite(a)
+    u, s, vt = np.linalg.svd(a, full_matrices=False)
+    return u, s * mark, vt
+
+
+def eigh(a: Array) -> tuple[Array, Array]:
+    """Eigenvalues [..., m], ascending, and orthonormal eigenvectors [..., m, m] of symmetric matrices."""
+    a, mark = _finite(a)
+    values, vectors = np.linalg.eigh(a)
+    return values * mark, vectors
+
+
+def cholesky(w: Array) -> Array:
+    """The lower triangular L with L L^T = w, shape [..., m, m]; NaN where w is not numerically positive definite."""
+    try:
+        return np.asarray(np.linalg.cholesky(w))
+    except np.linalg.LinAlgError:
+        if np.ndim(w) == 2:
+            return np.full_like(w, np.nan)
+        return np.stack([cholesky(entry) for entry in w])
+
+
+def solve_lower(lower: Array, b: Array) -> Array:
+    """L^-1 b for lower triangular L by forward substitution, shape [..., m, n].
+
+    Substitution is accurate componentwise, so a bad scaling of the rows of L costs no digits; an LU solver would lose
+    them.
+    """
+    x = np.empty(np.broadcast_shapes(lower.shape[:-2], b.shape[:-2]) + b.shape[-2:])
+    for i in range(lower.shape[-1]):
+        known = (lower[..., i : i + 1, :i] @ x[..., :i, :])[..., 0, :]
+        x[..., i, :] = (b[..., i, :] - known) / lower[..., i, i, None]
+    return x
+
+
+def polar(y: Array) -> Array:
+    """The matrix with orthonormal columns nearest to y [..., m, n], m >= n: U V^T of its singular value
+    decomposition.
+    """
+    u, s, vt = svd(y)
+    return u @ vt + 0.0 * s[..., None, :]
+
+
+def orthonormalise(y: Array) -> Array:
+    """Q of y = Q R with a positive diagonal of R, shape [..., m, n]: unique, and continuous in y."""
+    q, r = np.linalg.qr(y)
+    return q * np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[..., None, :]
+
+
+_PADE_13 = (
+    64764752532480000.0, 32382376266240000.0, 7771770303897600.0, 1187353796428800.0, 129060195264000.0,
+    10559470521600.0, 670442572800.0, 33522128640.0, 1323241920.0, 40840800.0, 960960.0, 16380.0, 182.0, 1.0,
+)  # fmt: skip
+
+
+def expm1_skew(k: Array) -> Array:
+    """exp(k) - I for skew-symmetric k, shape [..., m, m], accurate relative to its own size also for tiny k.
+
+    Diagonal Padé approximant of degree 13 with scaling and squaring (Higham, Functions of Matrices, Algorithm 10.20),
+    the squaring written for exp - I: e(2k) = e(k)^2 + 2 e(k).
+    """
+    size = np.max(np.sum(np.abs(k), axis=-1), initial=0.0, where=np.isfinite(k).all(axis=-1))
+    squarings = max(0, int(np.ceil(np.log2(max(size, 1.0) / 5.37))))
+    b = _PADE_13
+    k = k / 2.0**squarings
+    one = np.eye(k.shape[-1])
+    k2 = k @ k
+    k4 = k2 @ k2
+    k6 = k2 @ k4
+    odd = k @ (k6 @ (b[13] * k6 + b[11] * k4 + b[9] * k2) + b[7] * k6 + b[5] * k4 + b[3] * k2 + b[1] * one)
+    even = k6 @ (b[12] * k6 + b[10] * k4 + b[8] * k2) + b[6] * k6 + b[4] * k4 + b[2] * k2 + b[0] * one
+    e = np.asarray(np.linalg.solve(even - odd, 2.0 * odd))
+    for _ in range(squarings):
+        e = e @ e + 2.0 * e
+    return e

@@ -1,0 +1,343 @@
+"""Symmetric positive definite matrices with three metrics.
+
+All three are handled through an isometry from T_w to the symmetric matrices with the Frobenius inner product,
+`_whiten`, and its inverse `_colour`. Both start from the Cholesky factor L of w: w^-1 is never formed, and L has the
+square root of the condition number of w.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+
+import numpy as np
+
+from pri_rfed.manifolds.base import Array, Manifold
+from pri_rfed.manifolds.linalg import cholesky, eigh, frobenius, relative, solve_lower, svd, sym, transpose
+
+
+class _SPD(Manifold):
+    """What does not depend on the metric, given the isometry `_whiten`."""
+
+    def __init__(self, m: int):
+        if m != int(m) or m < 1:
+            raise ValueError(f"{type(self).__name__}: m={m!r} must be a positive integer (the matrices are m x m)")
+        self.m = int(m)
+        self.point_shape = (self.m, self.m)
+        self.dim = self.m * (self.m + 1) // 2
+        self.normals_shape = (self.dim,)
+        self._upper = np.triu_indices(self.m)
+        self._position = np.empty(self.point_shape, dtype=np.intp)
+        self._position[self._upper] = self._position.T[self._upper] = np.arange(self.dim)
+        self._scale = np.where(self._upper[0] == self._upper[1], 1.0, np.sqrt(2.0))
+
+    @abstractmethod
+    def _whiten(self, w: Array, v: Array) -> Array:
+        """A linear isometry from T_w onto the symmetric matrices with the Frobenius inner product."""
+
+    @abstractmethod
+    def _colour(self, w: Array, h: Array) -> Array:
+        """The inverse of `_whiten`."""
+
+    def inner(self, w: Array, u: Array, v: Array) -> Array:
+        a = self._whiten(w, u)
+        b = a if v is u else self._whiten(w, v)
+        return np.sum(a * b, axis=(-2, -1))
+
+    def coordinates(self, w: Array, v: Array) -> Array:
+        return self._whiten(w, v)[..., *self._upper] * self._scale
+
+    def from_coordinates(self, w: Array, c: Array) -> Array:
+        return self._colour(w, (c / self._scale)[..., self._position])
+
+    def tangent_from_normals(self, w: Array, a: Array) -> Array:
+        # The symmetric matrix with coordinates a has the law of Sym(A) = (A + A^T)/2, A with m^2 normals.
+        return self.from_coordinates(w, a)
+
+    def project_tangent(self, w: Array, y: Array) -> Array:
+        return sym(np.broadcast_arrays(w, y)[1])
+
+    def project_point(self, y: Array) -> Array:
+        """The symmetric part of y; where that is not positive definite, eigenvalues below 1e-12 of the largest absolute
+        one are raised to it.
+        """
+        y = sym(y)
+        values, vectors = eigh(y)
+        scale = np.abs(values).max(axis=-1, keepdims=True)
+        floor = 1e-12 * np.where(scale > 0, scale, 1.0)
+        raised = (vectors * np.maximum(values, floor)[..., None, :]) @ transpose(vectors)
+        return np.where(self.valid_points(y)[..., None, None], y, sym(raised))
+
+    def random_point(self, rng: np.random.Generator, batch: tuple[int, ...] = ()) -> Array:
+        """exp(S), S symmetric Gaussian of variance 1/m: a law that is invariant under rotations and inversion."""
+        values, vectors = eigh(sym(rng.standard_normal((*batch, *self.point_shape))) / np.sqrt(self.m))
+        return _gram(vectors * np.exp(0.5 * values)[..., None, :])
+
+    def _point_defects(self, x: Array) -> Iterator[tuple[Array, str]]:
+        asymmetry = np.abs(x - transpose(x)).max(axis=(-2, -1))
+        yield relative(asymmetry, np.abs(x).max(axis=(-2, -1)), 1e-12), "is not symmetric"
+        diagonal = np.diagonal(x, axis1=-2, axis2=-1)
+        yield np.where(diagonal.min(axis=-1) > 0, 0.0, np.inf), "is not positive definite: its diagonal is not positive"
+        # Unit diagonal first: whether a Cholesky factorisation succeeds does not depend on the scaling of the rows.
+        root = np.sqrt(np.where(diagonal > 0, diagonal, 1.0))
+        smallest = eigh(sym(x / root[..., :, None] / root[..., None, :]))[0][..., 0]
+        violation = np.where(smallest > 0, self.m * np.finfo(float).eps / np.where(smallest > 0, smallest, 1.0), np.inf)
+        yield violation, "is not numerically positive definite"
+
+    def _tangent_defects(self, w: Array, v: Array) -> Iterator[tuple[Array, str]]:
+        asymmetry = np.abs(v - transpose(v)).max(axis=(-2, -1))
+        yield relative(asymmetry, np.abs(v).max(axis=(-2, -1)), 1e-10), "is not symmetric"
+
+
+class SPDAffineInvariant(_SPD):
+    """Symmetric positive definite m x m matrices with the affine-invariant metric <u, v>_w = tr(w^-1 u w^-1 v).
+
+    A complete symmetric space of nonpositive curvature; distances do not change under w -> g w g^T. exp, log and the
+    transport are closed forms (Pennec, Fillard & Ayache 2006; Bhatia, Positive Definite Matrices, chapter 6).
+
+    Accuracy: log and dist use the singular values of L_w^-1 L_x, whose squares are the eigenvalues of w^-1 x, and for
+    neighbours the eigenvalues of L_w^-1 (x - w) L_w^-T, so that they are accurate relative to their own size however
+    near the points are. A relative error of one rounding in the entries of w moves the distance by eps cond(w), which
+    no method can repair; beyond that, matrices that are only badly scaled (diagonal or graded) lose nothing.
+    """
+
+    name = "spd-affine-invariant"
+    transport = "parallel"
+    homogeneous = True
+    complete = True
+
+    def __init__(self, m: int):
+        super().__init__(m)
+        self.curvature_bounds = (-0.5, 0.0) if self.m > 1 else (0.0, 0.0)
+
+    def _whiten(self, w: Array, v: Array) -> Array:
+        return _whiten_by(cholesky(w), v)
+
+    def _colour(self, w: Array, h: Array) -> Array:
+        lower = cholesky(w)
+        return sym(lower @ h @ transpose(lower))
+
+    def _spectrum(self, w: Array, x: Array) -> tuple[Array, Array, Array]:
+        """L with L L^T = w, and the logarithms l [..., m] and eigenvectors Q of L^-1 x L^-T."""
+        lower = cholesky(w)
+        u, s, _ = svd(solve_lower(lower, cholesky(x)))
+        values, vectors = eigh(_whiten_by(lower, x - w))
+        near = np.sqrt(np.sum(np.square(values), axis=-1, keepdims=True)) < 0.5
+        logs = np.where(near, np.log1p(np.where(near, values, 0.0)), 2.0 * np.log(s))
+        return lower, logs, np.where(near[..., None], vectors, u)
+
+    def dist(self, w: Array, x: Array) -> Array:
+        return np.sqrt(np.sum(np.square(self._spectrum(w, x)[1]), axis=-1))
+
+    def injectivity_radius(self, w: Array) -> Array:
+        """Infinite: a Hadamard manifold."""
+        return np.full(self.batch_shape(w), np.inf)
+
+    def exp(self, w: Array, v: Array) -> Array:
+        lower = cholesky(w)
+        values, vectors = eigh(_whiten_by(lower, v))
+        return _gram(lower @ (vectors * np.exp(0.5 * values)[..., None, :]))
+
+    def retract(self, w: Array, v: Array) -> Array:
+        """w + v + v w^-1 v / 2: agrees with `exp` to second order, is positive definite for every v, and needs no
+        eigenvalues. Written as (F F^T + w)/2, F = L + v L^-T.
+        """
+        lower = cholesky(w)
+        return 0.5 * (_gram(lower + transpose(solve_lower(lower, v))) + w)
+
+    def _log(self, w: Array, x: Array) -> Array:
+        lower, logs, vectors = self._spectrum(w, x)
+        f = lower @ vectors
+        return sym((f * logs[..., None, :]) @ transpose(f))
+
+    def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
+        """E v E^T with E = (x w^-1)^½ = L A^½ L^-1, A = L^-1 x L^-T."""
+        lower, logs, vectors = self._spectrum(w, x)
+        f = lower @ (vectors * np.exp(0.5 * logs)[..., None, :]) @ transpose(vectors)
+        return sym(f @ _whiten_by(lower, v) @ transpose(f))
+
+    def riemannian_gradient(self, w: Array, egrad: Array) -> Array:
+        """w sym(egrad) w."""
+        return sym(w @ sym(egrad) @ w)
+
+
+class SPDLogEuclidean(_SPD):
+    """Symmetric positive definite m x m matrices with the log-Euclidean metric, pulled back from the Frobenius inner
+    product by the matrix logarithm: dist(w, x) = |log w - log x|_F (Arsigny, Fillard, Pennec & Ayache 2007).
+
+    Flat, complete, homogeneous; parallel transport does not depend on the path.
+
+    Accuracy: with L = P S V^T, log w = 2 P log(S) P^T has an error of eps sqrt(cond(w)), half the digits that the
+    eigenvalues of w itself would lose; the differential of log is applied to L^-1 v L^-T. Differences of logarithms of
+    neighbours come from x - w by divided differences and are accurate relative to their own size.
+    """
+
+    name = "spd-log-euclidean"
+    transport = "parallel"
+    homogeneous = True
+    complete = True
+    curvature_bounds = (0.0, 0.0)
+
+    def _whiten(self, w: Array, v: Array) -> Array:
+        """The differential of log at w, P (f(log l_i, log l_j) ∘ P^T v P) P^T with divided differences f of log."""
+        lower, p, logs, vt = _factors(w)
+        return self._log_difference(p, logs, vt, p, logs, vt, _whiten_by(lower, v))
+
+    def _colour(self, w: Array, h: Array) -> Array:
+        """The differential of exp at log w; it is self-adjoint."""
+        _, p, logs, _ = _factors(w)
+        kernel = np.exp(logs[..., :, None] + logs[..., None, :]) / _decay(logs[..., :, None] - logs[..., None, :])
+        return sym(p @ (kernel * (transpose(p) @ h @ p)) @ transpose(p))
+
+    @staticmethod
+    def _log_difference(p: Array, s: Array, vt: Array, q: Array, t: Array, ut: Array, d: Array) -> Array:
+        """log x - log w, given w = L L^T, L = P e^s V^T, x = K K^T, K = Q e^t U^T and d = L^-1 (x - w) K^-T.
+
+        P^T (log x - log w) Q and P^T (x - w) Q = e^s V^T d U e^t have entries in the ratio (2 s_i - 2 t_j) /
+        (e^{2 s_i} - e^{2 t_j}).
+        """
+        kernel = _decay(s[..., :, None] - t[..., None, :])
+        return sym(p @ (kernel * (vt @ d @ transpose(ut))) @ transpose(q))
+
+    def _difference(self, w: Array, x: Array) -> Array:
+        lower, p, s, vt = _factors(w)
+        upper, q, t, ut = _factors(x)
+        d = transpose(solve_lower(upper, transpose(solve_lower(lower, x - w))))
+        near = (frobenius(d) < 1.0)[..., None, None]
+        far = 2.0 * ((q * t[..., None, :]) @ transpose(q) - (p * s[..., None, :]) @ transpose(p))
+        return np.where(near, self._log_difference(p, s, vt, q, t, ut, np.where(near, d, 0.0)), far)
+
+    def dist(self, w: Array, x: Array) -> Array:
+        return frobenius(self._difference(w, x))
+
+    def injectivity_radius(self, w: Array) -> Array:
+        """Infinite: isometric to a Euclidean space."""
+        return np.full(self.batch_shape(w), np.inf)
+
+    def exp(self, w: Array, v: Array) -> Array:
+        _, p, logs, _ = _factors(w)
+        values, vectors = eigh(2.0 * (p * logs[..., None, :]) @ transpose(p) + self._whiten(w, v))
+        return _gram(vectors * np.exp(0.5 * values)[..., None, :])
+
+    def _log(self, w: Array, x: Array) -> Array:
+        return self._colour(w, self._difference(w, x))
+
+    def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
+        return self._colour(x, self._whiten(w, v))
+
+    def riemannian_gradient(self, w: Array, egrad: Array) -> Array:
+        """The differential of exp at log w, applied twice."""
+        return self._colour(w, self._colour(w, sym(egrad)))
+
+
+class SPDBuresWasserstein(_SPD):
+    """Symmetric positive definite m x m matrices with the Bures-Wasserstein metric <u, v>_w = ½ tr(L_w[u] v), where
+    L = L_w[u] solves w L + L w = u: the 2-Wasserstein distance between centred Gaussians, dist(w, x)^2 =
+    tr w + tr x - 2 tr (w^½ x w^½)^½ (Bhatia, Jain & Lim 2019; Takatsu 2011).
+
+    Not complete: exp(w, v) = (I + L) w (I + L) is the geodesic, and injective, where I + L is positive definite.
+    Beyond, it stays a smooth map into the positive semidefinite matrices, so a noisy step never has to be redrawn.
+    Since ||v||_w^2 = tr(L w L) >= l_min(w) |L|^2, that region holds the ball of radius sqrt(l_min(w)), and no larger
+    one: L = -u u^T with the last eigenvector u leads to a singular matrix just there. So this is the injectivity
+    radius. Any two points are joined by exactly one shortest geodesic, so log always exists.
+
+    The curvature is nonnegative and unbounded near singular matrices: see `curvature_bound_on`.
+
+    Accuracy: log and dist come from the orthogonal matrix that best aligns the Cholesky factors of x and w; no
+    inverse and no square root of a matrix is taken. For neighbours the result is refined once, which makes it
+    accurate relative to their distance.
+    """
+
+    name = "spd-bures-wasserstein"
+    transport = "another isometry: G_x^-½ G_w^½ with the metric's operators G, smooth and equivariant under rotations"
+    homogeneous = False
+    complete = False
+
+    def __init__(self, m: int):
+        super().__init__(m)
+        self.curvature_bounds = (0.0, np.inf) if self.m > 1 else (0.0, 0.0)
+
+    def curvature_bound_on(self, eigenvalue_floor: float) -> float:
+        """An upper bound of the sectional curvature where no eigenvalue is below `eigenvalue_floor`: 3 / (sum of the
+        two smallest eigenvalues). That region is geodesically convex.
+
+        Raises ValueError where the floor is not positive.
+        """
+        if not eigenvalue_floor > 0:
+            raise ValueError(f"{self}: eigenvalue_floor={eigenvalue_floor!r} must be positive")
+        return 1.5 / eigenvalue_floor if self.m > 1 else 0.0
+
+    @staticmethod
+    def _in_eigenbasis(w: Array, v: Array, power: float) -> Array:
+        """P ((l_i + l_j)^power ∘ P^T v P) P^T for w = P diag(l) P^T."""
+        _, p, logs, _ = _factors(w)
+        values = np.exp(2.0 * logs)
+        kernel = (values[..., :, None] + values[..., None, :]) ** power
+        return sym(p @ (kernel * (transpose(p) @ v @ p)) @ transpose(p))
+
+    def _whiten(self, w: Array, v: Array) -> Array:
+        return self._in_eigenbasis(w, v, -0.5) / np.sqrt(2.0)
+
+    def _colour(self, w: Array, h: Array) -> Array:
+        return self._in_eigenbasis(w, h, 0.5) * np.sqrt(2.0)
+
+    def _alignment(self, w: Array, x: Array) -> tuple[Array, Array]:
+        """A with A A^T = w, and N - A for the N with N N^T = x that is nearest to A."""
+        a, b = cholesky(w), cholesky(x)
+        u, s, vt = svd(transpose(a) @ b)
+        return a, b @ transpose(u @ vt) + 0.0 * s[..., None, :] - a
+
+    def _log_and_dist(self, w: Array, x: Array) -> tuple[Array, Array]:
+        a, z = self._alignment(w, x)
+        v = z @ transpose(a)
+        v = v + transpose(v)
+        # v = (x - w) - L w L holds exactly. Used once as an iteration it divides the rounding error of v by 1/(2 |L|).
+        step = self._in_eigenbasis(w, v, -1.0)
+        near = frobenius(step) < 0.25
+        v = np.where(near[..., None, None], x - w - sym(step @ w @ step), v)
+        return v, np.where(near, self.norm(w, v), frobenius(z))
+
+    def dist(self, w: Array, x: Array) -> Array:
+        return self._log_and_dist(w, x)[1]
+
+    def injectivity_radius(self, w: Array) -> Array:
+        """sqrt(l_min(w)), exact."""
+        return np.exp(_factors(w)[2][..., -1])
+
+    def exp(self, w: Array, v: Array) -> Array:
+        lower = cholesky(w)
+        return _gram(lower + self._in_eigenbasis(w, v, -1.0) @ lower)
+
+    def _log(self, w: Array, x: Array) -> Array:
+        return self._log_and_dist(w, x)[0]
+
+    def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
+        return self._colour(x, self._whiten(w, v))
+
+    def riemannian_gradient(self, w: Array, egrad: Array) -> Array:
+        """2 (w G + G w), G = sym(egrad): the solution of ½ L_w[grad] = G."""
+        product = w @ sym(egrad)
+        return 2.0 * (product + transpose(product))
+
+
+def _gram(f: Array) -> Array:
+    return f @ transpose(f)
+
+
+def _whiten_by(lower: Array, v: Array) -> Array:
+    """L^-1 v L^-T, symmetric."""
+    return sym(solve_lower(lower, transpose(solve_lower(lower, v))))
+
+
+def _factors(w: Array) -> tuple[Array, Array, Array, Array]:
+    """L, P, s, V^T with w = L L^T and L = P e^s V^T, s descending: P holds the eigenvectors, e^{2 s} the eigenvalues.
+    """
+    lower = cholesky(w)
+    p, values, vt = svd(lower)
+    return lower, p, np.log(values), vt
+
+
+def _decay(h: Array) -> Array:
+    """h / sinh(h), 1 at 0."""
+    safe = np.where(h == 0, 1.0, h)
+    return np.where(h == 0, 1.0, safe / np.sinh(safe))
