@@ -29,7 +29,8 @@ class Problem(ABC):
     Where there is one, gradients need no clipping."""
     gradient_difference_bound: float | None = None
     """A number that ||grad f(w; z) - grad f(w; z')||_w never exceeds, for all w and any two records that
-    `check_records` lets pass. It beats twice the clip bound where it is smaller."""
+    `check_records` lets pass. It beats twice the clip bound where it is smaller. A gradient must then never be
+    NaN or infinite: that would count as 0, which the bound does not cover."""
 
     @abstractmethod
     def loss(self, w: Array, z: Array) -> Array:
@@ -51,6 +52,19 @@ class Problem(ABC):
             at = tuple(map(int, np.argwhere(bad)[0]))
             raise ValueError(f"{self.name}: record {at} holds NaN or infinite numbers")
 
+    def prepare_records(self, z: Array) -> Array:
+        """The records as this problem uses them: checked, and where the problem says so, each by itself altered.
+
+        Every agent's records pass through here once, before anything else sees them. Raises what `check_records` does.
+        """
+        z = np.asarray(z, dtype=float)
+        self.check_records(z)
+        return z
+
+    def start(self, rng: np.random.Generator) -> Array:
+        """Where a run begins when it is not told: a random point. It must not depend on data."""
+        return self.manifold.random_point(rng)
+
     def clipped_mean(
         self, w: Array, z: Array, clip: float | None, mask: NDArray[np.bool_] | None, size: Array
     ) -> Array:
@@ -69,3 +83,7 @@ class Problem(ABC):
         """A minimiser of the mean loss over the records z [n, *record_shape] in closed form or by a solver to full
         precision; None where there is none. A diagnostic, not private."""
         return None
+
+    def distance(self, w: Array, optimum: Array) -> Array:
+        """How far w is from a minimiser; from the nearest one where there are several. A diagnostic, not private."""
+        return self.manifold.dist(w, optimum)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -40,18 +41,30 @@ def clipped_mean(
     problem: Problem, w: Array, z: Array, bound: float | None, mask: NDArray[np.bool_] | None, size: Array
 ) -> Array:
     """`Problem.clipped_mean` by way of every record's gradient, a chunk of records at a time."""
-    manifold = problem.manifold
+    base = w[:, None]
+    return _mean(problem.manifold, base, z, lambda part: problem.gradient(base, part), bound, mask, size)
+
+
+def _mean(
+    manifold: Manifold,
+    base: Array,
+    z: Array,
+    vectors: Callable[[Array], Array],
+    bound: float | None,
+    mask: NDArray[np.bool_] | None,
+    size: Array,
+) -> Array:
+    """(1/size) sum_j clip(vectors(z_j)), tangent at base [A, 1, *point_shape]; else as `Problem.clipped_mean`."""
     agents, records = z.shape[:2]
     ones = (1,) * len(manifold.point_shape)
     total = np.zeros((agents, *manifold.point_shape))
     chunk = max(1, CHUNK_NUMBERS // max(1, agents * math.prod(manifold.point_shape)))
     for start in range(0, records, chunk):
         part = slice(start, start + chunk)
-        base = w[:, None]
-        gradient = clip(manifold, base, problem.gradient(base, z[:, part]), bound)
+        clipped = clip(manifold, base, vectors(z[:, part]), bound)
         if mask is not None:
-            gradient = gradient * mask[:, part].reshape(agents, -1, *ones)
-        total += gradient.sum(axis=1)
+            clipped = clipped * mask[:, part].reshape(agents, -1, *ones)
+        total += clipped.sum(axis=1)
     return total / np.asarray(size, dtype=float).reshape(agents, *ones)
 
 
@@ -87,3 +100,33 @@ class ClippedGradient:
     def mean(self, w: Array, z: Array, mask: NDArray[np.bool_] | None, size: Array) -> Array:
         """(1/size) sum of clipped gradients; shapes as in `Problem.clipped_mean`."""
         return self.problem.clipped_mean(w, z, self.clip, mask, size)
+
+
+@dataclass(frozen=True)
+class ClippedDifference:
+    """The mean over records of grad f(w; z) - PT grad f(w~; z), each difference clipped as one after the transport.
+
+    clip: the bound C, a public constant. None only where the problem's own bounds make clipping unnecessary.
+    """
+
+    problem: Problem
+    clip: float | None
+
+    @property
+    def difference_bound(self) -> float:
+        """What replacing one record by another can change its contribution by, in norm; infinite if unbounded."""
+        return 2 * min(
+            math.inf if self.clip is None else self.clip, ClippedGradient(self.problem, None).difference_bound
+        )
+
+    def mean(self, w: Array, snapshot: Array, z: Array, mask: NDArray[np.bool_] | None, size: Array) -> Array:
+        """(1/size) sum of clipped differences, tangent at w; snapshot is w~, other shapes as in
+        `Problem.clipped_mean`."""
+        problem, manifold = self.problem, self.problem.manifold
+        here, there = w[:, None], snapshot[:, None]
+
+        def differences(part: Array) -> Array:
+            carried = manifold.parallel_transport(there, here, problem.gradient(there, part))
+            return problem.gradient(here, part) - carried
+
+        return _mean(manifold, here, z, differences, self.clip, mask, size)

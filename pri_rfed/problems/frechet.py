@@ -1,0 +1,110 @@
+"""The Fréchet mean: the point whose squared distances to the records are least."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+
+from pri_rfed.frechet import frechet_mean
+from pri_rfed.manifolds.base import Array, Manifold
+from pri_rfed.problems.base import Problem
+from pri_rfed.problems.clipping import clip
+
+
+class FrechetMean(Problem):
+    """f(w; z) = dist^2(w, z) with the gradient -2 Log_w(z), on any manifold; records are points of the manifold.
+
+    center, radius: a public ball B_r(m0) that holds the records; both or neither. A record outside of it is refused
+    (outside="refuse") or moved along the geodesic towards m0 until it lies inside (outside="move"). Neither may be
+    estimated from the data.
+
+    Guarantee: on a complete manifold without positive curvature and without cut points the logarithm does not expand,
+    ||Log_w z - Log_w z'|| <= dist(z, z'), so with a public ball two gradients differ by at most 4r at any w and no
+    clipping is needed (`gradient_difference_bound`). `gradient` enforces this even where rounding or overflow would
+    break it, so far from the ball that numbers end: there g0 + clip_2r(-2 Log_w(z) - g0) with g0 = -2 Log_w(m0), which
+    is public, is what it returns, and everywhere else that is the gradient itself. On other manifolds a gradient beyond
+    the cut locus of w does not exist; it is NaN and counts as 0.
+    """
+
+    name = "frechet-mean"
+
+    def __init__(
+        self,
+        manifold: Manifold,
+        center: Array | None = None,
+        radius: float | None = None,
+        outside: Literal["refuse", "move"] = "refuse",
+    ):
+        if (center is None) != (radius is None):
+            raise ValueError(f"{self.name}: center and radius make a public ball together; only one of them was given")
+        if outside not in ("refuse", "move"):
+            raise ValueError(f"{self.name}: outside = {outside!r} must be 'refuse' or 'move'")
+        self.manifold = manifold
+        self.record_shape = manifold.point_shape
+        self.center = None if center is None else np.asarray(center, dtype=float)
+        self.radius = None if radius is None else float(radius)
+        self.outside = outside
+        if self.center is not None and self.radius is not None:
+            fine, why = manifold.check_point(self.center, explain=True)
+            if not fine or self.center.shape != manifold.point_shape:
+                raise ValueError(f"{self.name}: center must be one point of the manifold; {why}")
+            reach = float(manifold.injectivity_radius(self.center))
+            if not 0 < self.radius < np.inf or self.radius >= reach:
+                raise ValueError(
+                    f"{self.name}: radius = {radius!r} must be positive, finite and below the injectivity radius "
+                    f"{reach:.6g} at the center"
+                )
+            hadamard = manifold.complete and manifold.curvature_bounds[1] <= 0 and reach == np.inf
+            self.gradient_difference_bound = 4 * self.radius if hadamard else None
+
+    def loss(self, w: Array, z: Array) -> Array:
+        return self.manifold.dist(w, z) ** 2
+
+    def gradient(self, w: Array, z: Array) -> Array:
+        gradient = -2.0 * self.manifold.log(w, z, strict=False)
+        if self.gradient_difference_bound is None or self.center is None:
+            return gradient
+        reference = np.nan_to_num(-2.0 * self.manifold.log(w, self.center, strict=False), posinf=0.0, neginf=0.0)
+        return reference + clip(self.manifold, w, gradient - reference, self.gradient_difference_bound / 2)
+
+    def check_records(self, z: Array) -> None:
+        super().check_records(z)
+        fine, why = self.manifold.check_point(z, explain=True)
+        if not fine:
+            raise ValueError(f"{self.name}: a record is not a point of the manifold; {why}")
+        if self.center is not None and self.radius is not None and self.outside == "refuse":
+            distance = self.manifold.dist(self.center, z)
+            if not np.all(distance <= self.radius):
+                at = tuple(map(int, np.argwhere(~(distance <= self.radius))[0]))
+                raise ValueError(
+                    f"{self.name}: record {at} lies at distance {distance[at]:.6g} from the center, outside the public "
+                    f"ball of radius {self.radius:.6g}; with outside = 'move' it is moved inside"
+                )
+
+    def prepare_records(self, z: Array) -> Array:
+        """The records, those outside of the public ball moved in along the geodesic to its center. One that the
+        geodesic cannot be found for (beyond the cut locus) becomes the center itself."""
+        z = super().prepare_records(z)
+        if self.center is None or self.radius is None or self.outside == "refuse":
+            return z
+        v = self.manifold.log(self.center, z, strict=False)
+        distance = self.manifold.norm(self.center, v)
+        far = ~(distance <= self.radius)
+        if not np.any(far):
+            return z
+        # A little short of the radius, so that rounding leaves no record outside.
+        scale = self.radius * (1 - 1e-9) / distance[far]
+        pulled = v[far] * scale.reshape(-1, *(1,) * len(self.record_shape))
+        moved = z.copy()
+        moved[far] = self.manifold.exp(self.center, np.where(np.isfinite(pulled), pulled, 0.0))
+        return moved
+
+    def start(self, rng: np.random.Generator) -> Array:
+        """The center of the public ball; without one, a random point."""
+        return super().start(rng) if self.center is None else self.center
+
+    def optimum(self, z: Array) -> Array | None:
+        """A Fréchet mean of the records to about 1e-12 in the norm of its gradient; None where the solver fails."""
+        result = frechet_mean(self.manifold, z)
+        return result.point if result.converged or result.step_norm < 1e-8 else None
