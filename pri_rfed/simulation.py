@@ -1,0 +1,405 @@
+"""PriRFed in one process: rounds of local training, all sampled agents batched, and of aggregation.
+
+(prirfed.txt, Algorithm 1)
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypedDict
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pri_rfed.aggregation import Aggregation, TangentMean
+from pri_rfed.data.agents import AgentArrays, AgentData, Records
+from pri_rfed.manifolds.base import Array
+from pri_rfed.privacy.events import Event, repeat
+from pri_rfed.problems.base import Problem
+from pri_rfed.randomness import AgentStreams, Role, stream
+from pri_rfed.training.base import Trainer
+
+if TYPE_CHECKING:
+    from pri_rfed.privacy.report import RunPrivacy
+
+_NUMBERS_AT_ONCE = 1 << 26
+"""How many numbers of records are trained on, or evaluated, together: a bound on memory, not on the size of a run."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A target for the whole run: (epsilon, delta) before it, against everybody, for every agent."""
+
+    epsilon: float
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if not (math.isfinite(self.epsilon) and self.epsilon > 0):
+            wrong.append(f"epsilon = {self.epsilon!r} must be a positive finite number")
+        if not 0 < self.delta < 1:
+            wrong.append(f"delta = {self.delta!r} must lie strictly between 0 and 1")
+        if wrong:
+            raise ValueError("budget: " + "; ".join(wrong))
+
+
+class RoundRecord(TypedDict, total=False):
+    """What is written down of round 1, 2, ..., T.
+
+    `cost` to `distance` are of the point after the round, on the records of all agents: diagnostics that are not
+    private, and that no deployed run could have. They are left out of the rounds that are not evaluated.
+    """
+
+    round: int
+    sampled: list[int]
+    refused: list[dict[str, int | str]]
+    aggregation: dict[str, float]
+    seconds: float
+    cost: float
+    gradient_norm: float
+    excess_risk: float
+    distance: float
+
+
+@dataclass(frozen=True)
+class State:
+    """A run after `round` rounds: all that it takes to go on. Random streams are keyed by round, so none is saved."""
+
+    round: int
+    point: Array
+    participations: NDArray[np.int64]
+    """How often each agent has released something, [N]."""
+    history: tuple[RoundRecord, ...] = ()
+    drawn: Array | None = None
+    """The outer iterate that a uniform output has chosen, once it was met."""
+
+    def save(self, path: str | Path) -> None:
+        """Write it to one file, replacing the file as a whole or not at all."""
+        path = Path(path)
+        unfinished = path.with_name(path.name + ".new")
+        arrays: dict[str, Any] = {
+            "round": self.round,
+            "point": self.point,
+            "participations": self.participations,
+            "history": json.dumps(self.history),
+        }
+        if self.drawn is not None:
+            arrays["drawn"] = self.drawn
+        with open(unfinished, "wb") as file:
+            np.savez(file, **arrays)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(unfinished, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> State:
+        """The inverse of `save`. Raises ValueError if the file is not one of these."""
+        try:
+            with np.load(Path(path), allow_pickle=False) as file:
+                return cls(
+                    int(file["round"]),
+                    file["point"],
+                    file["participations"],
+                    tuple(json.loads(str(file["history"]))),
+                    file.get("drawn"),
+                )
+        except (KeyError, OSError, ValueError, EOFError) as error:
+            if isinstance(error, FileNotFoundError):
+                raise
+            raise ValueError(f"{path} is not the state of a run: {error}") from error
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run.
+
+    point: the output. history: a record of every round. local_events: what one local training of an agent releases, by
+    its number of records. trainer: as it ran, with the noise that was found for a budget.
+    """
+
+    point: Array
+    history: tuple[RoundRecord, ...]
+    participations: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    rounds: int
+    sampled: int
+    delta: float
+    trainer: Trainer
+    aggregation: Aggregation
+    local_events: dict[int, Event] = field(default_factory=dict)
+    final: State | None = None
+
+    @cached_property
+    def privacy(self) -> RunPrivacy:
+        """Both figures at record level, before and after the run, by the smallest sound accountant."""
+        from pri_rfed.privacy.report import AgentGroup, Rounds, run_privacy
+
+        sizes, agents = np.unique(self.counts, return_counts=True)
+        groups = [
+            AgentGroup(n, a, self.local_events[n]) for n, a in zip(sizes.tolist(), agents.tolist(), strict=True)
+        ]
+        most = {n: int(self.participations[self.counts == n].max()) for n in sizes.tolist()}
+        return run_privacy(groups, [Rounds(self.sampled, len(self.counts), self.rounds)], self.delta, most)
+
+    @property
+    def agent_level_event(self) -> Event | None:
+        """What the whole run released about a whole agent, if the aggregation is a mechanism for that; else None."""
+        event = self.aggregation.event(self.sampled, len(self.counts))
+        return None if event is None else repeat(event, self.rounds)
+
+
+def sample_agents(seed: int | None, round: int, sampled: int, pool: int) -> NDArray[np.int64]:
+    """The server's choice for a round: `sampled` of 0..pool-1, uniform without replacement, in ascending order."""
+    if sampled == pool:
+        return np.arange(pool)
+    return np.sort(stream(seed, Role.SERVER, round).choice(pool, size=sampled, replace=False)).astype(np.int64)
+
+
+def start_point(problem: Problem, seed: int | None) -> Array:
+    """Where a run of this seed begins when it is not told."""
+    return problem.start(stream(seed, Role.START))
+
+
+def simulate(
+    problem: Problem,
+    agents: AgentData | Sequence[Array],
+    trainer: Trainer,
+    *,
+    rounds: int,
+    sampled: int | None = None,
+    aggregation: Aggregation | None = None,
+    budget: Budget | None = None,
+    delta: float = 1e-5,
+    start: Array | None = None,
+    seed: int = 0,
+    output: Literal["last", "uniform"] = "last",
+    evaluate_every: int = 1,
+    on_round: Callable[[State], None] | None = None,
+    resume_from: State | None = None,
+) -> Result:
+    """Run PriRFed: in each of `rounds` rounds `sampled` agents (default: all), drawn uniformly without replacement,
+    train from the current point, and the server aggregates what they upload (default: the tangent mean).
+
+    agents: who holds which records; a list with one array [n_i, *record_shape] for each does.
+
+    budget: the trainer's noise is replaced by the least that keeps the whole run within it; its delta then stands for
+    `delta`, which goes with the privacy figures. output: the last point, or one of the T points that rounds began with,
+    drawn without regard to the data. evaluate_every: diagnostics at every so many rounds and after the last one; 0 for
+    never. on_round: called after each round with a state that the run can be resumed from, even if the process is
+    interrupted right then. resume_from: such a state; the result is the one that the run would have had unbroken.
+
+    Raises ValueError with everything that is wrong, before any work is done.
+    """
+    if isinstance(agents, Sequence):
+        agents = AgentArrays(agents)
+    aggregation = TangentMean() if aggregation is None else aggregation
+    counts = np.asarray(agents.counts)
+    pool = len(counts)
+    sampled = pool if sampled is None else sampled
+    delta = delta if budget is None else budget.delta
+    wrong = _misfits(problem, agents, trainer, rounds, sampled, delta, start, output, evaluate_every, resume_from)
+    try:
+        agents = _prepared(problem, agents)
+    except ValueError as error:
+        wrong.append(str(error))
+    if wrong:
+        raise ValueError("; ".join(wrong))
+    if budget is not None:
+        from pri_rfed.privacy.calibration import calibrate_noise
+
+        trainer = calibrate_noise(
+            trainer, problem, np.unique(counts).tolist(), sampled, pool, rounds, budget.epsilon, budget.delta
+        )
+
+    manifold = problem.manifold
+    if resume_from is not None:
+        state = resume_from
+    else:
+        point = start_point(problem, seed) if start is None else np.asarray(start, dtype=float)
+        state = State(0, point, np.zeros(pool, dtype=np.int64))
+    drawn_round = int(stream(seed, Role.SERVER, rounds).integers(rounds)) if output == "uniform" else None
+    evaluate = _Evaluation(problem, agents) if evaluate_every else None
+
+    for round in range(state.round, rounds):
+        began = time.perf_counter()
+        chosen = sample_agents(seed, round, sampled, pool)
+        uploads = train_agents(problem, agents, trainer, state.point, chosen, seed, round)
+        aggregate = aggregation.aggregate(
+            manifold, state.point, chosen.tolist(), uploads, counts[chosen], stream(seed, Role.SERVER_NOISE, round)
+        )
+        seconds = time.perf_counter() - began
+        record: RoundRecord = {
+            "round": round + 1,
+            "sampled": chosen.tolist(),
+            "refused": [{"agent": refusal.agent, "reason": refusal.reason} for refusal in aggregate.refused],
+            "seconds": seconds,
+        }
+        if aggregate.info:
+            record["aggregation"] = aggregate.info
+        if evaluate is not None and ((round + 1) % evaluate_every == 0 or round + 1 == rounds):
+            record.update(evaluate(aggregate.point))
+        participations = state.participations.copy()
+        participations[chosen] += 1
+        drawn = state.point if round == drawn_round else state.drawn
+        state = State(round + 1, aggregate.point, participations, (*state.history, record), drawn)
+        if on_round is not None:
+            on_round(state)
+
+    point = state.point if state.drawn is None else state.drawn
+    events = {n: trainer.event(problem, n) for n in np.unique(counts).tolist()}
+    return Result(
+        point, state.history, state.participations, counts, rounds, sampled, delta, trainer, aggregation, events, state
+    )
+
+
+def train_agents(
+    problem: Problem,
+    agents: AgentData,
+    trainer: Trainer,
+    point: Array,
+    chosen: NDArray[np.int64],
+    seed: int | None,
+    round: int,
+) -> Array:
+    """The uploads of the chosen agents in a round, [len(chosen), *point_shape]."""
+    parts = [chosen] if trainer.exchanges_gradients else _parts(problem, agents.counts, chosen)
+    uploads = [
+        trainer.train(problem, point, agents.records(part), AgentStreams(seed, round, part.tolist())) for part in parts
+    ]
+    return uploads[0] if len(uploads) == 1 else np.concatenate(uploads)
+
+
+def _parts(
+    problem: Problem, counts: NDArray[np.int64], agents: NDArray[np.int64]
+) -> list[NDArray[np.int64]]:
+    """The agents, divided so that the records of a part fit into memory together."""
+    numbers = int(counts[agents].max()) * math.prod(problem.record_shape)
+    length = max(1, _NUMBERS_AT_ONCE // max(1, numbers))
+    return [agents[i : i + length] for i in range(0, len(agents), length)]
+
+
+class _PreparedOnDemand:
+    """Agents whose records pass through the problem's preparation whenever they are made."""
+
+    def __init__(self, problem: Problem, agents: AgentData):
+        self._problem, self._agents = problem, agents
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        return self._agents.counts
+
+    def records(self, agents: NDArray[np.int64]) -> Records:
+        records = self._agents.records(agents)
+        return Records(self._problem.prepare_records(records.values), records.counts)
+
+
+def _prepared(problem: Problem, agents: AgentData) -> AgentData:
+    """The agents with their records as the problem uses them. Raises ValueError naming the first bad one."""
+    if not isinstance(agents, AgentArrays):
+        return _PreparedOnDemand(problem, agents)
+    prepared = []
+    for i in range(len(agents)):
+        try:
+            prepared.append(problem.prepare_records(agents[i]))
+        except ValueError as error:
+            raise ValueError(f"agents: agent {i} ({agents.names[i]}): {error}") from error
+    if all(new is agents[i] for i, new in enumerate(prepared)):
+        return agents
+    return AgentArrays(prepared, agents.names)
+
+
+def _misfits(
+    problem: Problem,
+    agents: AgentData,
+    trainer: Trainer,
+    rounds: int,
+    sampled: int,
+    delta: float,
+    start: Array | None,
+    output: str,
+    evaluate_every: int,
+    resume_from: State | None,
+) -> list[str]:
+    """Everything that is wrong with a run, but for its records."""
+    pool = len(agents.counts)
+    wrong = []
+    if rounds < 1:
+        wrong.append(f"rounds = {rounds!r} must be a whole number >= 1")
+    if not 1 <= sampled <= pool:
+        wrong.append(f"sampled = {sampled!r} must lie between 1 and the number of agents, {pool}")
+    if not 0 < delta < 1:
+        wrong.append(f"delta = {delta!r} must lie strictly between 0 and 1")
+    if output not in ("last", "uniform"):
+        wrong.append(f"output = {output!r} must be 'last' or 'uniform'")
+    if output == "uniform" and rounds == 1:
+        wrong.append("output = 'uniform' draws from the points that rounds begin with: for rounds = 1, the start")
+    if evaluate_every < 0:
+        wrong.append(f"evaluate_every = {evaluate_every!r} must be >= 0")
+    point = start if resume_from is None else resume_from.point
+    if point is not None:
+        name = "start" if resume_from is None else "resume_from"
+        fine, why = problem.manifold.check_point(np.asarray(point, dtype=float), explain=True)
+        if not fine or np.shape(point) != problem.manifold.point_shape:
+            wrong.append(f"{name} must be one point of {problem.manifold}; {why or f'its shape is {np.shape(point)}'}")
+    if resume_from is not None and (len(resume_from.participations) != pool or resume_from.round > rounds):
+        wrong.append(
+            f"resume_from is after round {resume_from.round} of a run with {len(resume_from.participations)} agents; "
+            f"this one has {rounds} rounds and {pool} agents"
+        )
+    said: set[str] = set()
+    for n in np.unique(agents.counts).tolist():
+        for line in trainer.check(problem, n):
+            said.add(f"trainer {trainer.name}, agent with {n} records: {line}") if not said else None
+    return wrong + sorted(said)
+
+
+class _Evaluation:
+    """Diagnostics on the records of all agents. Not private."""
+
+    def __init__(self, problem: Problem, agents: AgentData):
+        self._problem = problem
+        self._total = int(np.sum(agents.counts))
+        self._agents = agents
+        self._everything = agents.all_records() if isinstance(agents, AgentArrays) else None
+        self._optimum = problem.optimum(self._everything) if self._everything is not None else None
+        self._least = None if self._optimum is None else self.cost(self._optimum)
+
+    def _records(self) -> Iterator[tuple[Array, NDArray[np.bool_] | None]]:
+        """All records in parts [A, n, *record_shape], with the mask of those that count."""
+        if self._everything is not None:
+            length = max(1, _NUMBERS_AT_ONCE // math.prod(self._problem.record_shape))
+            for i in range(0, len(self._everything), length):
+                yield self._everything[None, i : i + length], None
+            return
+        for part in _parts(self._problem, self._agents.counts, np.arange(len(self._agents.counts))):
+            records = self._agents.records(part)
+            yield records.values, records.mask
+
+    def cost(self, point: Array) -> float:
+        """F(w), the mean loss of all records."""
+        total = 0.0
+        for values, mask in self._records():
+            loss = self._problem.loss(point, values)
+            total += float(np.sum(loss if mask is None else np.where(mask, loss, 0.0)))
+        return total / self._total
+
+    def __call__(self, point: Array) -> RoundRecord:
+        manifold = self._problem.manifold
+        with np.errstate(all="ignore"):
+            gradient = np.zeros(manifold.point_shape)
+            for values, mask in self._records():
+                size = np.full(len(values), float(self._total))
+                base = np.broadcast_to(point, (len(values), *manifold.point_shape))
+                gradient = gradient + self._problem.clipped_mean(base, values, None, mask, size).sum(axis=0)
+            record: RoundRecord = {"cost": self.cost(point), "gradient_norm": float(manifold.norm(point, gradient))}
+            if self._optimum is not None and self._least is not None:
+                record["excess_risk"] = record["cost"] - self._least
+                record["distance"] = float(self._problem.distance(point, self._optimum))
+        return record
