@@ -2,9 +2,11 @@
 
 from pri_rfed.manifolds.base import Array, LogError, Manifold
 from pri_rfed.manifolds.euclidean import Euclidean
+from pri_rfed.manifolds.grassmann import Grassmann
 from pri_rfed.manifolds.hyperboloid import Hyperboloid
 from pri_rfed.manifolds.poincare_ball import PoincareBall
 from pri_rfed.manifolds.product import Product
+from pri_rfed.manifolds.spd import SPDAffineInvariant, SPDBuresWasserstein, SPDLogEuclidean
 from pri_rfed.manifolds.sphere import Sphere
 
 MANIFOLDS: dict[str, type[Manifold]] = {
@@ -14,6 +16,10 @@ MANIFOLDS: dict[str, type[Manifold]] = {
         Sphere,
         Hyperboloid,
         PoincareBall,
+        SPDAffineInvariant,
+        SPDLogEuclidean,
+        SPDBuresWasserstein,
+        Grassmann,
         Product,
     )
 }
@@ -22,10 +28,14 @@ __all__ = [
     "MANIFOLDS",
     "Array",
     "Euclidean",
+    "Grassmann",
     "Hyperboloid",
     "LogError",
     "Manifold",
     "PoincareBall",
     "Product",
+    "SPDAffineInvariant",
+    "SPDBuresWasserstein",
+    "SPDLogEuclidean",
     "Sphere",
 ]
