@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import final
 
 import numpy as np
 
@@ -11,6 +12,7 @@ from pri_rfed.manifolds.linalg import frobenius, relative, svd, transpose
 from pri_rfed.manifolds.stiefel import Frames, PrincipalVectors
 
 
+@final
 class Grassmann(Frames):
     """r-dimensional subspaces of R^m, 0 < r < m; a point [..., m, r] is an orthonormal basis of one.
 

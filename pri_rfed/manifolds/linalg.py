@@ -7,6 +7,7 @@ others alone, where NumPy would raise for the whole batch.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pri_rfed.manifolds.base import Array
 
@@ -66,6 +67,18 @@ def cholesky(w: Array) -> Array:
         return np.stack([cholesky(entry) for entry in w])
 
 
+def solve(a: Array, b: Array) -> Array:
+    """a^-1 b, shape [..., m, n]; NaN where a is singular."""
+    try:
+        return np.asarray(np.linalg.solve(a, b))
+    except np.linalg.LinAlgError:
+        if np.ndim(a) == np.ndim(b) == 2:
+            return np.full_like(b, np.nan)
+        batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+        a, b = (np.broadcast_to(y, batch + y.shape[-2:]) for y in (a, b))
+        return np.stack([solve(*entry) for entry in zip(a, b, strict=True)])
+
+
 def solve_lower(lower: Array, b: Array) -> Array:
     """L^-1 b for lower triangular L by forward substitution, shape [..., m, n].
 
@@ -93,29 +106,8 @@ def orthonormalise(y: Array) -> Array:
     return q * np.where(np.diagonal(r, axis1=-2, axis2=-1) < 0, -1.0, 1.0)[..., None, :]
 
 
-_PADE_13 = (
-    64764752532480000.0, 32382376266240000.0, 7771770303897600.0, 1187353796428800.0, 129060195264000.0,
-    10559470521600.0, 670442572800.0, 33522128640.0, 1323241920.0, 40840800.0, 960960.0, 16380.0, 182.0, 1.0,
-)  # fmt: skip
-
-
-def expm1_skew(k: Array) -> Array:
-    """exp(k) - I for skew-symmetric k, shape [..., m, m], accurate relative to its own size also for tiny k.
-
-    Diagonal Padé approximant of degree 13 with scaling and squaring (Higham, Functions of Matrices, Algorithm 10.20),
-    the squaring written for exp - I: e(2k) = e(k)^2 + 2 e(k).
-    """
-    size = np.max(np.sum(np.abs(k), axis=-1), initial=0.0, where=np.isfinite(k).all(axis=-1))
-    squarings = max(0, int(np.ceil(np.log2(max(size, 1.0) / 5.37))))
-    b = _PADE_13
-    k = k / 2.0**squarings
-    one = np.eye(k.shape[-1])
-    k2 = k @ k
-    k4 = k2 @ k2
-    k6 = k2 @ k4
-    odd = k @ (k6 @ (b[13] * k6 + b[11] * k4 + b[9] * k2) + b[7] * k6 + b[5] * k4 + b[3] * k2 + b[1] * one)
-    even = k6 @ (b[12] * k6 + b[10] * k4 + b[8] * k2) + b[6] * k6 + b[4] * k4 + b[2] * k2 + b[0] * one
-    e = np.asarray(np.linalg.solve(even - odd, 2.0 * odd))
-    for _ in range(squarings):
-        e = e @ e + 2.0 * e
-    return e
+def eigh_skew(k: Array) -> tuple[Array, NDArray[np.complex128]]:
+    """theta [..., m] and unitary U [..., m, m] with k = U diag(i theta) U^H for skew-symmetric real k."""
+    k, mark = _finite(k)
+    theta, u = np.linalg.eigh(-1j * k)
+    return theta * mark, u

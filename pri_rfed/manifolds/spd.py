@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import final
 
 import numpy as np
 
@@ -89,6 +90,7 @@ class _SPD(Manifold):
         yield relative(asymmetry, np.abs(v).max(axis=(-2, -1)), 1e-10), "is not symmetric"
 
 
+@final
 class SPDAffineInvariant(_SPD):
     """Symmetric positive definite m x m matrices with the affine-invariant metric <u, v>_w = tr(w^-1 u w^-1 v).
 
@@ -161,6 +163,7 @@ class SPDAffineInvariant(_SPD):
         return sym(w @ sym(egrad) @ w)
 
 
+@final
 class SPDLogEuclidean(_SPD):
     """Symmetric positive definite m x m matrices with the log-Euclidean metric, pulled back from the Frobenius inner
     product by the matrix logarithm: dist(w, x) = |log w - log x|_F (Arsigny, Fillard, Pennec & Ayache 2007).
@@ -230,6 +233,7 @@ class SPDLogEuclidean(_SPD):
         return self._colour(w, self._colour(w, sym(egrad)))
 
 
+@final
 class SPDBuresWasserstein(_SPD):
     """Symmetric positive definite m x m matrices with the Bures-Wasserstein metric <u, v>_w = ½ tr(L_w[u] v), where
     L = L_w[u] solves w L + L w = u: the 2-Wasserstein distance between centred Gaussians, dist(w, x)^2 =
