@@ -77,6 +77,8 @@ class AgentArrays:
 
     def all_records(self) -> Array:
         """Everybody's records, [sum n_i, *record_shape]: for diagnostics, which no deployed run can have."""
+        if self._stacked is not None:
+            return self._stacked.reshape(-1, *self._stacked.shape[2:])
         return np.concatenate(self._arrays)
 
     def records(self, agents: NDArray[np.int64]) -> Records:

@@ -87,7 +87,10 @@ class _PrincipalComponents(Problem):
 
     def _scores(self, w: Array, z: Array) -> Array:
         """w^T z, shape [..., r]."""
-        return np.matmul(z[..., None, :], self._columns(w))[..., 0, :]
+        columns = self._columns(w)
+        if columns.ndim == 2:  # one point for all records: one matrix product
+            return z @ columns
+        return np.matmul(z[..., None, :], columns)[..., 0, :]
 
     def _leading(self, z: Array, r: int) -> Array:
         """The r leading eigenvectors of Z^T Z, [n, r]."""
