@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from pri_rfed.manifolds.base import Array, Manifold
-from pri_rfed.manifolds.vectors import norm
+from pri_rfed.manifolds.vectors import gyration, norm
 
 TOLERANCE = 1e-9
 
@@ -71,10 +71,9 @@ class Hyperboloid(Manifold):
         return self.from_coordinates(w, np.where(sinh == 0, 1, np.arcsinh(sinh) / sinh) * y)
 
     def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
-        # v + <x, v>_L / (1 - <w, x>_L) (w + x), both products evaluated in the frame where w is e_1.
-        y = self._seen_from(w, x)
-        k = np.vecdot(y, self.coordinates(w, v)) / (1 + np.sqrt(1 + np.vecdot(y, y)))
-        return v + k[..., None] * (w + x)
+        # In the frames carried from e_1 it is the gyration of the Poincaré ball, the stereographic projection of this.
+        ball_x, ball_w = (y[..., 1:] / (1 + y[..., :1]) for y in (x, w))
+        return self.from_coordinates(x, gyration(ball_x, ball_w, self.coordinates(w, v)))
 
     # An orthonormal basis of T_w: e_2, …, e_{d+1} carried in parallel from e_1.
 

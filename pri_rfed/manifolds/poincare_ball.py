@@ -8,7 +8,7 @@ from typing import final
 import numpy as np
 
 from pri_rfed.manifolds.base import Array, Manifold
-from pri_rfed.manifolds.vectors import norm
+from pri_rfed.manifolds.vectors import gyration, norm
 
 MAX_RADIUS = 1 - 1e-14
 """No point made here is farther from the centre (distance 33), so rounding cannot put it outside the ball."""
@@ -17,11 +17,6 @@ MAX_RADIUS = 1 - 1e-14
 def _gap(w: Array) -> Array:
     """1 - |w|^2, shape [..., 1]."""
     return 1 - np.vecdot(w, w)[..., None]
-
-
-def _reflect(s: Array, v: Array) -> Array:
-    """The reflection of v in the hyperplane orthogonal to s."""
-    return v - (2 * np.vecdot(s, v) / np.vecdot(s, s))[..., None] * s
 
 
 @final
@@ -72,12 +67,7 @@ class PoincareBall(Manifold):
         return scale * (gap * d - square * w)
 
     def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
-        # (l_w / l_x) gyr[x, -w] v; the gyration is the rotation made of the reflections in x/|x| - |x| w and in x.
-        r, gap = norm(x)[..., None], _gap(x)
-        direction = x / np.where(r > 0, r, 1)
-        between = gap * direction + r * (x - w)
-        rotated = np.where(r > 0, _reflect(direction, _reflect(between, v)), v)
-        return gap / _gap(w) * rotated
+        return _gap(x) / _gap(w) * gyration(x, w, v)
 
     # An orthonormal basis of T_w: e_i / l_w, which is the basis e_i / 2 of the centre carried in parallel to w.
 

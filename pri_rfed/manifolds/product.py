@@ -57,8 +57,11 @@ class Product(Manifold):
             raise ValueError(f"{self}: parts must be {len(self.factors)} arrays, one a factor, not {len(parts)}")
         batches = [factor.batch_shape(part) for factor, part in zip(self.factors, parts, strict=True)]
         batch = np.broadcast_shapes(*batches)
-        flat = [part.reshape(*own, -1) for part, own in zip(parts, batches, strict=True)]
-        return np.concatenate([np.broadcast_to(part, (*batch, part.shape[-1])) for part in flat], axis=-1)
+        flat = [
+            np.broadcast_to(part.reshape(*own, math.prod(shape)), (*batch, math.prod(shape)))
+            for part, own, shape in zip(parts, batches, self._shapes, strict=True)
+        ]
+        return np.concatenate(flat, axis=-1)
 
     def _each(self, *arrays: Array) -> Iterator[tuple[Manifold, tuple[Array, ...]]]:
         """Every factor with its part of each of the arrays."""

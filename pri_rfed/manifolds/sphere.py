@@ -59,7 +59,7 @@ class Sphere(Manifold):
         d = np.where(same_side, x - w, x + w)
         angle = 2 * np.arcsin(np.minimum(norm(d)[..., None] / 2, 1))
         # At -w, rounding included, the direction is arbitrary.
-        at_end = np.where(same_side, angle == 0, angle < 4 * np.finfo(float).eps)
+        at_end = np.where(same_side, angle == 0, angle < 16 * np.finfo(float).eps)
         scale = np.where(same_side, angle, np.pi - angle) / np.sin(angle)
         scale = np.where(at_end, np.where(same_side, 1, np.nan), scale)
         return scale * self.project_tangent(w, d)
@@ -67,9 +67,10 @@ class Sphere(Manifold):
     @np.errstate(all="ignore")
     def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
         """NaN where x = -w: no shortest geodesic is unique there."""
-        # The reflection that takes w to -x agrees on T_w with transport along the geodesic.
+        # The reflection that takes w to -x agrees on T_w with transport along the geodesic. Near the antipode s is
+        # small, and the rounding of w and x would leave a normal part.
         s = w + x
-        return v - (2 * np.vecdot(s, v) / np.vecdot(s, s))[..., None] * s
+        return self.project_tangent(x, v - (2 * np.vecdot(s, v) / np.vecdot(s, s))[..., None] * s)
 
     # An orthonormal basis of T_w: the images of e_2, …, e_n under the reflection that takes e_1 to w or -w, whichever
     # is farther from e_1 (for w_1 >= 0 the parallel transport from e_1).
