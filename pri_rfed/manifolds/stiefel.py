@@ -252,7 +252,7 @@ def _shoot(target: Array, newton_steps: int = 40, tolerance: float = 1e-13) -> A
             break
         error = np.where((distance > 1e-3)[:, None, None], _rescaled(error, arc(distance)), error)
         step = _conjugate_residuals(geodesic.differential, geodesic.precondition, error)
-        z[active] += np.where(hit[:, None, None], 0.0, _rescaled(step, np.minimum(frobenius(step), 0.5)))
+        z[active] += np.where(hit[:, None, None], 0.0, _tangent_part(_rescaled(step, np.minimum(frobenius(step), 0.5))))
         active = active[~hit]
     z[~(found & (frobenius(z) < np.pi))] = np.nan
     return z
@@ -273,12 +273,14 @@ def _conjugate_residuals(
     for _ in range(steps):
         p = precondition(residual)
         q = apply(p)
+        whole = frobenius(q)
         for p_old, q_old in directions:
             c = np.sum(q_old * q, axis=(-2, -1), keepdims=True)
             p, q = p - c * p_old, q - c * q_old
-        length = frobenius(q)[..., None, None]
-        length = np.where(length > 0, length, 1.0)
-        p, q = p / length, q / length
+        # What orthogonalisation leaves of a direction that holds nothing new is rounding: such an entry is finished.
+        left = frobenius(q)
+        scale = np.where(left > 1e-8 * whole, 1.0 / np.where(left > 0, left, 1.0), 0.0)[..., None, None]
+        p, q = p * scale, q * scale
         directions.append((p, q))
         c = np.sum(q * residual, axis=(-2, -1), keepdims=True)
         x, residual = x + c * p, residual - c * q
