@@ -5,25 +5,23 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pri_rfed.aggregation import Aggregation, TangentMean
+from pri_rfed.coordinator import Coordinator, RoundRecord, State
 from pri_rfed.data.agents import AgentArrays, AgentData, Records
 from pri_rfed.manifolds.base import Array
 from pri_rfed.privacy.events import Event, repeat
 from pri_rfed.problems.base import Problem
-from pri_rfed.randomness import AgentStreams, Role, stream
+from pri_rfed.randomness import AgentStreams
 from pri_rfed.training.base import Trainer
 
 if TYPE_CHECKING:
@@ -48,72 +46,6 @@ class Budget:
             wrong.append(f"delta = {self.delta!r} must lie strictly between 0 and 1")
         if wrong:
             raise ValueError("budget: " + "; ".join(wrong))
-
-
-class RoundRecord(TypedDict, total=False):
-    """What is written down of round 1, 2, ..., T.
-
-    `cost` to `distance` are of the point after the round, on the records of all agents: diagnostics that are not
-    private, and that no deployed run could have. They are left out of the rounds that are not evaluated.
-    """
-
-    round: int
-    sampled: list[int]
-    refused: list[dict[str, int | str]]
-    aggregation: dict[str, float]
-    seconds: float
-    cost: float
-    gradient_norm: float
-    excess_risk: float
-    distance: float
-
-
-@dataclass(frozen=True)
-class State:
-    """A run after `round` rounds: all that it takes to go on. Random streams are keyed by round, so none is saved."""
-
-    round: int
-    point: Array
-    participations: NDArray[np.int64]
-    """How often each agent has released something, [N]."""
-    history: tuple[RoundRecord, ...] = ()
-    drawn: Array | None = None
-    """The outer iterate that a uniform output has chosen, once it was met."""
-
-    def save(self, path: str | Path) -> None:
-        """Write it to one file, replacing the file as a whole or not at all."""
-        path = Path(path)
-        unfinished = path.with_name(path.name + ".new")
-        arrays: dict[str, Any] = {
-            "round": self.round,
-            "point": self.point,
-            "participations": self.participations,
-            "history": json.dumps(self.history),
-        }
-        if self.drawn is not None:
-            arrays["drawn"] = self.drawn
-        with open(unfinished, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
-
-    @classmethod
-    def load(cls, path: str | Path) -> State:
-        """The inverse of `save`. Raises ValueError if the file is not one of these."""
-        try:
-            with np.load(Path(path), allow_pickle=False) as file:
-                return cls(
-                    int(file["round"]),
-                    file["point"],
-                    file["participations"],
-                    tuple(json.loads(str(file["history"]))),
-                    file.get("drawn"),
-                )
-        except (KeyError, OSError, ValueError, EOFError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
-            raise ValueError(f"{path} is not the state of a run: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -153,18 +85,6 @@ class Result:
         """What the whole run released about a whole agent, if the aggregation is a mechanism for that; else None."""
         event = self.aggregation.event(self.sampled, len(self.counts))
         return None if event is None else repeat(event, self.rounds)
-
-
-def sample_agents(seed: int | None, round: int, sampled: int, pool: int) -> NDArray[np.int64]:
-    """The server's choice for a round: `sampled` of 0..pool-1, uniform without replacement, in ascending order."""
-    if sampled == pool:
-        return np.arange(pool)
-    return np.sort(stream(seed, Role.SERVER, round).choice(pool, size=sampled, replace=False)).astype(np.int64)
-
-
-def start_point(problem: Problem, seed: int | None) -> Array:
-    """Where a run of this seed begins when it is not told."""
-    return problem.start(stream(seed, Role.START))
 
 
 def simulate(
@@ -218,44 +138,41 @@ def simulate(
             trainer, problem, np.unique(counts).tolist(), sampled, pool, rounds, budget.epsilon, budget.delta
         )
 
-    manifold = problem.manifold
-    if resume_from is not None:
-        state = resume_from
-    else:
-        point = start_point(problem, seed) if start is None else np.asarray(start, dtype=float)
-        state = State(0, point, np.zeros(pool, dtype=np.int64))
-    drawn_round = int(stream(seed, Role.SERVER, rounds).integers(rounds)) if output == "uniform" else None
-    evaluate = _Evaluation(problem, agents) if evaluate_every else None
-
-    for round in range(state.round, rounds):
+    coordinator = Coordinator(
+        problem,
+        counts,
+        aggregation,
+        rounds=rounds,
+        sampled=sampled,
+        seed=seed,
+        start=start,
+        output=output,
+        state=resume_from,
+        evaluate=_Evaluation(problem, agents) if evaluate_every else None,
+        evaluate_every=evaluate_every,
+    )
+    while not coordinator.finished:
         began = time.perf_counter()
-        chosen = sample_agents(seed, round, sampled, pool)
-        uploads = train_agents(problem, agents, trainer, state.point, chosen, seed, round)
-        aggregate = aggregation.aggregate(
-            manifold, state.point, chosen.tolist(), uploads, counts[chosen], stream(seed, Role.SERVER_NOISE, round)
-        )
-        seconds = time.perf_counter() - began
-        record: RoundRecord = {
-            "round": round + 1,
-            "sampled": chosen.tolist(),
-            "refused": [{"agent": refusal.agent, "reason": refusal.reason} for refusal in aggregate.refused],
-            "seconds": seconds,
-        }
-        if aggregate.info:
-            record["aggregation"] = aggregate.info
-        if evaluate is not None and ((round + 1) % evaluate_every == 0 or round + 1 == rounds):
-            record.update(evaluate(aggregate.point))
-        participations = state.participations.copy()
-        participations[chosen] += 1
-        drawn = state.point if round == drawn_round else state.drawn
-        state = State(round + 1, aggregate.point, participations, (*state.history, record), drawn)
+        chosen, point = coordinator.draw(), coordinator.state.point
+        uploads = train_agents(problem, agents, trainer, point, chosen, seed, coordinator.state.round)
+        coordinator.close(chosen, uploads, seconds=time.perf_counter() - began)
         if on_round is not None:
-            on_round(state)
+            on_round(coordinator.state)
 
-    point = state.point if state.drawn is None else state.drawn
+    state = coordinator.state
     events = {n: trainer.event(problem, n) for n in np.unique(counts).tolist()}
     return Result(
-        point, state.history, state.participations, counts, rounds, sampled, delta, trainer, aggregation, events, state
+        state.output,
+        state.history,
+        state.participations,
+        counts,
+        rounds,
+        sampled,
+        delta,
+        trainer,
+        aggregation,
+        events,
+        state,
     )
 
 
