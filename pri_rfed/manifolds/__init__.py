@@ -8,6 +8,7 @@ from pri_rfed.manifolds.poincare_ball import PoincareBall
 from pri_rfed.manifolds.product import Product
 from pri_rfed.manifolds.spd import SPDAffineInvariant, SPDBuresWasserstein, SPDLogEuclidean
 from pri_rfed.manifolds.sphere import Sphere
+from pri_rfed.manifolds.stiefel import Stiefel
 
 MANIFOLDS: dict[str, type[Manifold]] = {
     manifold.name: manifold
@@ -19,6 +20,7 @@ MANIFOLDS: dict[str, type[Manifold]] = {
         SPDAffineInvariant,
         SPDLogEuclidean,
         SPDBuresWasserstein,
+        Stiefel,
         Grassmann,
         Product,
     )
@@ -38,4 +40,5 @@ __all__ = [
     "SPDBuresWasserstein",
     "SPDLogEuclidean",
     "Sphere",
+    "Stiefel",
 ]
