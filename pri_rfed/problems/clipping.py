@@ -30,7 +30,7 @@ def clip(manifold: Manifold, w: Array, v: Array, bound: float | None) -> Array:
         v = np.where(finite, v, 0.0)
     if bound is None:
         return v
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         norm = manifold.norm(w, v)
     scale = np.minimum(1.0, bound / np.maximum(norm, np.finfo(float).tiny))
     scale = np.where(np.isfinite(norm), scale, 0.0)
@@ -45,6 +45,7 @@ def clipped_mean(
     return _mean(problem.manifold, base, z, lambda part: problem.gradient(base, part), bound, mask, size)
 
 
+@np.errstate(all="ignore")  # what is no number is looked for, and counts as 0
 def _mean(
     manifold: Manifold,
     base: Array,

@@ -60,6 +60,7 @@ class _PrincipalComponents(Problem):
         norms = np.sqrt(np.vecdot(z, z))
         return z / np.maximum(norms, 1.0)[..., None] if np.any(norms > 1 + 1e-14 * z.shape[-1]) else z
 
+    @np.errstate(all="ignore")  # what is no number is looked for, and counts as 0
     def clipped_mean(
         self, w: Array, z: Array, clip: float | None, mask: NDArray[np.bool_] | None, size: Array
     ) -> Array:
