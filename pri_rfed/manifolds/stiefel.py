@@ -162,9 +162,8 @@ class Stiefel(Frames):
     def coordinates(self, w: Array, v: Array) -> Array:
         along = transpose(w) @ v
         across = self._complement_coordinates(w, v - w @ along)
-        return np.concatenate(
-            [np.sqrt(2.0) * skew(along)[..., *self._upper], across.reshape(*across.shape[:-2], -1)], axis=-1
-        )
+        across = across.reshape(*across.shape[:-2], (self.m - self.r) * self.r)
+        return np.concatenate([np.sqrt(2.0) * skew(along)[..., *self._upper], across], axis=-1)
 
     def from_coordinates(self, w: Array, c: Array) -> Array:
         n = len(self._upper[0])
