@@ -80,7 +80,7 @@ def calibrate_noise(
 
 
 def calibrate(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
-    """The least noise for which `event_of(noise)` is (epsilon, delta)-private, for events that grow more private with it.
+    """The least noise for which `event_of(noise)` is (epsilon, delta)-private; more noise must never spend more.
 
     Guarantee: as for `calibrate_noise`. Raises ValueError where no noise reaches the target, or all do.
     """

@@ -238,6 +238,8 @@ def participating(d: LossDistribution, rate: float) -> LossDistribution:
     if rate == 1:
         return d
     low, high = min(d.lowest, 0), max(d.lowest + len(d.probs) - 1, 0)
+    if high - low >= MOST_POINTS:  # all losses far away from 0
+        return participating(coarsen(d, d.grid * math.ceil(2 * (high - low) / MOST_POINTS)), rate)
     probs = np.zeros(high - low + 1)
     start = d.lowest - low
     probs[start : start + len(d.probs)] = rate * d.probs
