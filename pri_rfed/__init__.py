@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pri_rfed.aggregation import AgentLevelMean, FrechetMeanAggregation, TangentMean
+    from pri_rfed.coordinator import State
     from pri_rfed.data.agents import AgentArrays
     from pri_rfed.manifolds import (
         Euclidean,
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
         Stiefel,
     )
     from pri_rfed.problems import FrechetMean, PrincipalEigenvector, PrincipalSubspace, Problem
-    from pri_rfed.simulation import Budget, Result, State, simulate
+    from pri_rfed.simulation import Budget, Result, simulate
     from pri_rfed.training import DPRSGD, DPRSVRG, RGD, RSGD, RSVRG, RFedSVRG, StepSize
 
 _HOMES = {
     "pri_rfed.aggregation": ("AgentLevelMean", "FrechetMeanAggregation", "TangentMean"),
+    "pri_rfed.coordinator": ("State",),
     "pri_rfed.data.agents": ("AgentArrays",),
     "pri_rfed.manifolds": (
         "Euclidean",
@@ -43,7 +45,7 @@ _HOMES = {
         "Stiefel",
     ),
     "pri_rfed.problems": ("FrechetMean", "PrincipalEigenvector", "PrincipalSubspace", "Problem"),
-    "pri_rfed.simulation": ("Budget", "Result", "State", "simulate"),
+    "pri_rfed.simulation": ("Budget", "Result", "simulate"),
     "pri_rfed.training": ("DPRSGD", "DPRSVRG", "RFedSVRG", "RGD", "RSGD", "RSVRG", "StepSize"),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -117,14 +117,22 @@ def simulate(
 
     Raises ValueError with everything that is wrong, before any work is done.
     """
-    if isinstance(agents, Sequence):
-        agents = AgentArrays(agents)
+    if isinstance(agents, (Sequence, np.ndarray)):
+        agents = AgentArrays(list(agents))
     aggregation = TangentMean() if aggregation is None else aggregation
     counts = np.asarray(agents.counts)
     pool = len(counts)
     sampled = pool if sampled is None else sampled
     delta = delta if budget is None else budget.delta
-    wrong = _misfits(problem, agents, trainer, rounds, sampled, delta, start, output, evaluate_every, resume_from)
+    wrong = _misfits(problem, agents, rounds, sampled, delta, start, output, evaluate_every, resume_from)
+    if budget is not None and hasattr(trainer, "noise"):
+        trainer = replace(trainer, noise=1.0)  # type: ignore[type-var]
+    elif budget is not None:
+        wrong.append(f"budget needs a trainer with noise; {trainer.name} has none")
+    for n in np.unique(counts).tolist():
+        if lines := trainer.check(problem, n):
+            wrong.append(f"trainer {trainer.name}, for an agent with {n} records: " + ", ".join(lines))
+            break
     try:
         agents = _prepared(problem, agents)
     except ValueError as error:
@@ -235,7 +243,6 @@ def _prepared(problem: Problem, agents: AgentData) -> AgentData:
 def _misfits(
     problem: Problem,
     agents: AgentData,
-    trainer: Trainer,
     rounds: int,
     sampled: int,
     delta: float,
@@ -244,7 +251,7 @@ def _misfits(
     evaluate_every: int,
     resume_from: State | None,
 ) -> list[str]:
-    """Everything that is wrong with a run, but for its records."""
+    """What is wrong with a run, but for its trainer and its records."""
     pool = len(agents.counts)
     wrong = []
     if rounds < 1:
@@ -270,11 +277,7 @@ def _misfits(
             f"resume_from is after round {resume_from.round} of a run with {len(resume_from.participations)} agents; "
             f"this one has {rounds} rounds and {pool} agents"
         )
-    said: set[str] = set()
-    for n in np.unique(agents.counts).tolist():
-        for line in trainer.check(problem, n):
-            said.add(f"trainer {trainer.name}, agent with {n} records: {line}") if not said else None
-    return wrong + sorted(said)
+    return wrong
 
 
 class _Evaluation:

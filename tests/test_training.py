@@ -37,7 +37,7 @@ from pri_rfed.training import DPRSGD, DPRSVRG, RGD, RSGD, RSVRG, TRAINERS, RFedS
 
 
 class Push(Problem):
-    """A record is a number s, or one for each sign of the point's first entry; the gradient is s times a unit vector."""
+    """A record is a number s, or one for each sign of the point's first entry; the gradient is s unit vectors."""
 
     name = "push"
 
