@@ -137,7 +137,6 @@ class Coordinator:
 
     Of the agents it knows nothing but how many records each is registered with (counts [N], public).
     evaluate: diagnostics of a point, written down at every `evaluate_every` rounds and after the last one; not private.
-    min_replies: with fewer usable uploads a round comes to nothing and is to be drawn anew.
 
     Its `state` can be saved and handed to another one, which goes on as this one would have.
     """
@@ -156,10 +155,9 @@ class Coordinator:
         state: State | None = None,
         evaluate: Callable[[Array], RoundRecord] | None = None,
         evaluate_every: int = 1,
-        min_replies: int = 0,
     ):
         self.problem, self.counts, self.aggregation = problem, np.asarray(counts), aggregation
-        self.rounds, self.sampled, self.seed, self.min_replies = rounds, sampled, seed, min_replies
+        self.rounds, self.sampled, self.seed = rounds, sampled, seed
         self._evaluate, self._evaluate_every = evaluate, evaluate_every
         self._output_round = int(stream(seed, Role.SERVER, rounds).integers(rounds)) if output == "uniform" else None
         if state is None:
@@ -188,13 +186,15 @@ class Coordinator:
         pool: int | None = None,
         missing: Mapping[int, str] | None = None,
         untrained: Sequence[int] = (),
+        min_replies: int = 0,
     ) -> bool:
         """Take up what the chosen agents uploaded (rows in their order, or by agent), and go on to the next round.
 
         pool: out of how many they were drawn. missing: why there is no upload of some. untrained: those of them that
         certainly released nothing; all others are counted as having taken part, whether their reply came or not.
 
-        Returns whether the round is done: if not, too few uploads were usable, and it is to be drawn anew.
+        Returns whether the round is done: if not, fewer than `min_replies` uploads were usable, and it is to be drawn
+        anew.
         """
         state, manifold = self.state, self.problem.manifold
         missing = {} if missing is None else missing
@@ -218,7 +218,7 @@ class Coordinator:
         draw: Draw = {"sampled": chosen.tolist(), "refused": refused}
         if pool is not None and pool != len(self.counts):
             draw["pool"] = pool
-        if len(chosen) - len(refused) < self.min_replies:
+        if len(chosen) - len(refused) < min_replies:
             self.state = replace(state, participations=participations, failed=(*state.failed, draw))
             return False
 

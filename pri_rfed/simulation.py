@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
@@ -19,7 +20,7 @@ from pri_rfed.aggregation import Aggregation, TangentMean
 from pri_rfed.coordinator import Coordinator, RoundRecord, State
 from pri_rfed.data.agents import AgentArrays, AgentData, Records
 from pri_rfed.manifolds.base import Array
-from pri_rfed.privacy.events import Event, repeat
+from pri_rfed.privacy.events import Event, compose, repeat
 from pri_rfed.problems.base import Problem
 from pri_rfed.randomness import AgentStreams
 from pri_rfed.training.base import Trainer
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 
 _NUMBERS_AT_ONCE = 1 << 26
 """How many numbers of records are trained on, or evaluated, together: a bound on memory, not on the size of a run."""
+
+
+Runtime = Callable[[Coordinator, Trainer, Callable[[State], None]], None]
+"""Carries out all rounds of a coordinator with this training, and calls the function with every new state."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,8 @@ class Result:
     delta: float
     trainer: Trainer
     aggregation: Aggregation
-    local_events: dict[int, Event] = field(default_factory=dict)
-    final: State | None = None
+    local_events: dict[int, Event]
+    final: State
 
     @cached_property
     def privacy(self) -> RunPrivacy:
@@ -78,13 +83,19 @@ class Result:
             AgentGroup(n, a, self.local_events[n]) for n, a in zip(sizes.tolist(), agents.tolist(), strict=True)
         ]
         most = {n: int(self.participations[self.counts == n].max()) for n in sizes.tolist()}
-        return run_privacy(groups, [Rounds(self.sampled, len(self.counts), self.rounds)], self.delta, most)
+        return run_privacy(groups, [Rounds(*draw, times) for draw, times in self._draws.items()], self.delta, most)
 
     @property
     def agent_level_event(self) -> Event | None:
         """What the whole run released about a whole agent, if the aggregation is a mechanism for that; else None."""
-        event = self.aggregation.event(self.sampled, len(self.counts))
-        return None if event is None else repeat(event, self.rounds)
+        events = [(self.aggregation.event(*draw), times) for draw, times in self._draws.items()]
+        mechanisms = [repeat(event, times) for event, times in events if event is not None]
+        return compose(mechanisms) if mechanisms else None
+
+    @property
+    def _draws(self) -> Counter[tuple[int, int]]:
+        """How often so many agents were drawn out of so many."""
+        return Counter(self.final.draws)
 
 
 def simulate(
@@ -103,6 +114,7 @@ def simulate(
     evaluate_every: int = 1,
     on_round: Callable[[State], None] | None = None,
     resume_from: State | None = None,
+    runtime: Runtime | None = None,
 ) -> Result:
     """Run PriRFed: in each of `rounds` rounds `sampled` agents (default: all), drawn uniformly without replacement,
     train from the current point, and the server aggregates what they upload (default: the tangent mean).
@@ -114,6 +126,7 @@ def simulate(
     drawn without regard to the data. evaluate_every: diagnostics at every so many rounds and after the last one; 0 for
     never. on_round: called after each round with a state that the run can be resumed from, even if the process is
     interrupted right then. resume_from: such a state; the result is the one that the run would have had unbroken.
+    runtime: carries out the rounds in place of this process, to the same result.
 
     Raises ValueError with everything that is wrong, before any work is done.
     """
@@ -159,13 +172,15 @@ def simulate(
         evaluate=_Evaluation(problem, agents) if evaluate_every else None,
         evaluate_every=evaluate_every,
     )
+    on_round = (lambda state: None) if on_round is None else on_round
+    if runtime is not None:
+        runtime(coordinator, trainer, on_round)
     while not coordinator.finished:
         began = time.perf_counter()
         chosen, point = coordinator.draw(), coordinator.state.point
         uploads = train_agents(problem, agents, trainer, point, chosen, seed, coordinator.state.round)
         coordinator.close(chosen, uploads, seconds=time.perf_counter() - began)
-        if on_round is not None:
-            on_round(coordinator.state)
+        on_round(coordinator.state)
 
     state = coordinator.state
     events = {n: trainer.event(problem, n) for n in np.unique(counts).tolist()}
