@@ -47,7 +47,8 @@ class Hyperboloid(Manifold):
         return f"Hyperboloid({self.dim})"
 
     def inner(self, w: Array, u: Array, v: Array) -> Array:
-        return np.vecdot(self.coordinates(w, u), self.coordinates(w, v))
+        a = self.coordinates(w, u)
+        return np.vecdot(a, a if v is u else self.coordinates(w, v))
 
     @np.errstate(all="ignore")
     def dist(self, w: Array, x: Array) -> Array:
