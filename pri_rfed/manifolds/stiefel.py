@@ -148,7 +148,7 @@ class Stiefel(Frames):
         along = transpose(w) @ d
         q, across = _qr(d - w @ along)
         target = np.concatenate([along, across], axis=-2)
-        z = _shoot(target.reshape(-1, 2 * self.r, self.r)).reshape(target.shape)
+        z = _log_from_origin(target.reshape(-1, 2 * self.r, self.r)).reshape(target.shape)
         return w @ z[..., : self.r, :] + q @ z[..., self.r :, :]
 
     def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
@@ -227,19 +227,35 @@ class _Geodesic:
         return np.concatenate([1.5 * (a @ c - c @ a) - skew(transpose(b) @ d), b @ c - d @ a], axis=-2)
 
 
-def _shoot(target: Array, newton_steps: int = 40, tolerance: float = 1e-13) -> Array:
-    """The z [n, 2r, r] shorter than pi with exp(z) = [I; 0] + target, NaN where none is found."""
+def _arc(chord: Array, r: int) -> Array:
+    """A lower bound of the distance of points that are `chord` apart in R^{m x r}: all lie on a sphere of radius
+    sqrt(r).
+    """
+    radius = np.sqrt(r)
+    return 2.0 * radius * np.arcsin(np.minimum(chord / (2.0 * radius), 1.0))
+
+
+def _log_from_origin(target: Array) -> Array:
+    """The z [n, 2r, r] shorter than pi with exp(z) = [I; 0] + target; NaN where none is found."""
+    z = np.full_like(target, np.nan)
+    far = _arc(frobenius(target), target.shape[-1])
+    chord = _tangent_part(target)
+    # Near the cut locus Newton's method may end at a longer geodesic from one start, at the shortest from the other.
+    for start in (_rescaled(chord, far), chord):
+        missing = np.isnan(z).any(axis=(-2, -1)) & (far < np.pi)
+        z[missing] = _shoot(target[missing], start[missing])
+    return z
+
+
+def _shoot(target: Array, start: Array, steps: int = 40, tolerance: float = 1e-13) -> Array:
+    """Newton's method for exp(z) = [I; 0] + target, shape [n, 2r, r]; NaN where it does not converge to a z shorter
+    than pi.
+    """
+    z = start.copy()
     size = frobenius(target)
-    r = target.shape[-1]
-
-    def arc(chord: Array) -> Array:
-        # All points lie on a sphere of radius sqrt(r), whose great circles are no longer than geodesics.
-        return 2.0 * np.sqrt(r) * np.arcsin(np.minimum(chord / (2.0 * np.sqrt(r)), 1.0))
-
-    z = _rescaled(_tangent_part(target), arc(size))
     found = np.zeros(len(z), dtype=bool)
-    active = np.flatnonzero(arc(size) < np.pi)
-    for _ in range(newton_steps):
+    active = np.arange(len(z))
+    for _ in range(steps):
         geodesic = _Geodesic(z[active])
         miss = target[active] - geodesic.displacement
         error = geodesic.carry_back(miss)
@@ -249,9 +265,11 @@ def _shoot(target: Array, newton_steps: int = 40, tolerance: float = 1e-13) -> A
         found[active[hit]] = True
         if hit.all():
             break
-        error = np.where((distance > 1e-3)[:, None, None], _rescaled(error, arc(distance)), error)
+        longer = _rescaled(error, _arc(distance, target.shape[-1]))
+        error = np.where((distance > 1e-3)[:, None, None], longer, error)
         step = _conjugate_residuals(geodesic.differential, geodesic.precondition, error)
-        z[active] += np.where(hit[:, None, None], 0.0, _tangent_part(_rescaled(step, np.minimum(frobenius(step), 0.5))))
+        step = _tangent_part(_rescaled(step, np.minimum(frobenius(step), 0.5)))
+        z[active] += np.where(hit[:, None, None], 0.0, step)
         active = active[~hit]
     z[~(found & (frobenius(z) < np.pi))] = np.nan
     return z
