@@ -1,0 +1,580 @@
+"""Random perturbations on a manifold: the tangent Gaussian, the Riemannian Laplace law and the K-norm gradient law.
+
+The samplers are exact in real arithmetic: rejection from a bounding density, no Markov chain (`kng_mcmc`, kept as a
+comparison, is the exception). How many proposals a draw takes depends on the point it is centred at, or on the data: a
+timing channel, which nobody may observe. It is never released and no function here returns it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+
+import numpy as np
+from scipy.integrate import quad
+from scipy.special import betainc, xlogy
+
+from pri_rfed.frechet import frechet_mean
+from pri_rfed.manifolds import (
+    Array,
+    Euclidean,
+    Hyperboloid,
+    Manifold,
+    PoincareBall,
+    SPDAffineInvariant,
+    SPDBuresWasserstein,
+    SPDLogEuclidean,
+    Sphere,
+)
+
+REACH = 700.0
+"""No distance beyond this is drawn on a space that grows exponentially: float64 holds numbers up to e^709."""
+
+LAPLACE_MANIFOLDS = (Euclidean, Sphere, Hyperboloid, PoincareBall, SPDAffineInvariant, SPDLogEuclidean)
+"""Where the Riemannian Laplace law is sampled exactly."""
+
+
+def _positive(owner: str, **values: float) -> None:
+    for name, value in values.items():
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{owner}: {name} = {value!r} must be a positive finite number")
+
+
+# Tangent Gaussian -----------------------------------------------------------------------------------------------------
+
+
+def tangent_gaussian(
+    manifold: Manifold, w: Array, sigma: float, rng: np.random.Generator, batch: tuple[int, ...] = ()
+) -> Array:
+    """Tangent vectors at w with i.i.d. N(0, sigma^2) coordinates in any orthonormal basis: density ∝
+    exp(-||v||_w^2 / (2 sigma^2)).
+
+    w [..., *point_shape] -> [*batch, *point_shape]; `batch` and the batch axes of w broadcast.
+    """
+    shape = np.broadcast_shapes(batch, manifold.batch_shape(w))
+    return manifold.tangent_from_normals(w, sigma * rng.standard_normal((*shape, *manifold.normals_shape)))
+
+
+# Laws of a distance ---------------------------------------------------------------------------------------------------
+
+
+class LogConcave:
+    """The law on (0, upper) with density ∝ exp(log_density), a concave function given with its derivative `slope`.
+
+    `sample` is rejection from the exponential of three lines: the level of the mode and the tangents where the density
+    has dropped by a factor e on either side. A concave function lies below its tangents, so the draws are exact,
+    wherever exactly these points are; they only decide how many are accepted (seven of eight for a normal density).
+    """
+
+    def __init__(self, log_density: Callable[[Array], Array], slope: Callable[[float], float], upper: float = math.inf):
+        self.log_density, self.slope, self.upper = log_density, slope, upper
+
+        def at(r: float) -> float:
+            with np.errstate(divide="ignore"):
+                return float(log_density(np.asarray(r)))
+
+        def far(start: float, inside: Callable[[float], bool]) -> float:
+            """A point beyond which `inside` no longer holds, or the upper end."""
+            while start < upper and inside(start):
+                start *= 2
+            return min(start, upper)
+
+        rising = slope(1e-300) > 0
+        self.mode = _last(lambda r: slope(r) > 0, 0.0, far(1.0, lambda r: slope(r) > 0)) if rising else 0.0
+        self.top = at(self.mode)
+
+        def near(r: float) -> bool:
+            return self.top - at(r) < 1
+
+        # The level line holds between `left` and `right`; `up` and `down` are the tangents' slopes beyond.
+        self.left, self.up, left_mass = 0.0, 1.0, 0.0
+        if self.mode > 0:
+            x = self.mode - _last(lambda t: near(self.mode - t), 0.0, self.mode)
+            x = max(x, 1e-300)
+            self.up = slope(x)
+            self.left = min(max(x + (self.top - at(x)) / self.up, 0.0), self.mode)
+            left_mass = -math.expm1(-self.up * self.left) / self.up
+        self.right, self.down, right_mass = upper, 1.0, 0.0
+        if self.mode < upper:
+            x = _last(near, self.mode, far(max(1.0, 2 * self.mode), near))
+            if slope(x) < 0:
+                self.down = -slope(x)
+                self.right = min(max(x - (self.top - at(x)) / self.down, self.mode), upper)
+                right_mass = -math.expm1(-self.down * (upper - self.right)) / self.down
+        masses = np.array([left_mass, self.right - self.left, right_mass])
+        self._shares = np.cumsum(masses / masses.sum())
+
+    def sample(self, rng: np.random.Generator, size: int) -> Array:
+        """Independent draws [size]."""
+        drawn = np.empty(0)
+        while len(drawn) < size:
+            number = (size - len(drawn)) * 5 // 4 + 4
+            piece = np.searchsorted(self._shares[:2], rng.random(number), side="right")
+            # An exponential number modulo a length has the exponential law cut off at that length.
+            z = rng.standard_exponential(number)
+            below = np.mod(z, self.up * self.left) if self.left > 0 else z
+            above = np.mod(z, self.down * (self.upper - self.right)) if self.right < self.upper else z
+            between = self.left + (self.right - self.left) * rng.random(number) if self.right < math.inf else z
+            r = np.choose(piece, [self.left - below / self.up, between, self.right + above / self.down])
+            hull = self.top - np.choose(piece, [below, np.zeros(number), above])
+            with np.errstate(divide="ignore"):
+                accepted = self.log_density(r) - hull >= -rng.standard_exponential(number)
+            drawn = np.concatenate([drawn, r[accepted]])
+        return drawn[:size]
+
+    def mean(self, f: Callable[[float], float]) -> float:
+        """E f(r), by quadrature."""
+        return self._integral(f, 0.0, self.upper) / self._integral(lambda _: 1.0, 0.0, self.upper)
+
+    def cdf(self, r: float) -> float:
+        """P(distance <= r), by quadrature."""
+        return self._integral(lambda _: 1.0, 0.0, r) / self._integral(lambda _: 1.0, 0.0, self.upper)
+
+    def log_tail(self, r: float) -> float:
+        """An upper bound of log P(distance > r)."""
+        if r >= self.upper or not r > self.right:
+            return -math.inf if r >= self.upper else 0.0
+        # Relative to the mode, the tangent at r bounds the mass beyond; between the mode and the other tangent's foot
+        # there is at least (1 - 1/e)/down.
+        beyond = float(self.log_density(np.asarray(r))) - self.top - math.log(-self.slope(r))
+        return min(0.0, beyond + math.log(self.down) - math.log1p(-1 / math.e))
+
+    def _integral(self, f: Callable[[float], float], lower: float, upper: float) -> float:
+        if upper <= lower:
+            return 0.0
+        # Sixty times the width of the hull on either side of the mode hold all but e^-60.
+        lower = max(lower, self.left - 60 / self.up)
+        upper = min(upper, self.right + 60 / self.down)
+        marks = sorted({lower, upper, *(x for x in (self.left, self.mode, self.right) if lower < x < upper)})
+
+        def integrand(r: float) -> float:
+            with np.errstate(divide="ignore"):
+                return f(r) * math.exp(float(self.log_density(np.asarray(r))) - self.top)
+
+        return sum(
+            float(quad(integrand, a, b, limit=200, epsabs=0.0, epsrel=1e-10)[0])
+            for a, b in itertools.pairwise(marks)
+        )
+
+
+def _last(holds: Callable[[float], bool], lower: float, upper: float) -> float:
+    """The last point of [lower, upper] up to which `holds` does, by bisection down to the last digit."""
+    if holds(upper):
+        return upper
+    while lower < (middle := 0.5 * (lower + upper)) < upper:
+        lower, upper = (middle, upper) if holds(middle) else (lower, middle)
+    return lower
+
+
+def laplace_distance(manifold: Manifold, scale: float, upper: float = math.inf) -> LogConcave:
+    """The law of dist(x, center) for x from the Riemannian Laplace law of this scale, cut off at `upper`: density
+    ∝ e^{-r/scale} r^{d-1} in flat space, e^{-r/scale} sin^{d-1} r on the sphere, e^{-r/scale} sinh^{d-1} r in
+    hyperbolic space.
+
+    For affine-invariant SPD matrices, where it has no such form, it is a law that is larger: see `RiemannianLaplace`.
+    Raises ValueError where the law does not exist, or is not known here.
+    """
+    _positive("Laplace", scale=scale)
+    if not isinstance(manifold, LAPLACE_MANIFOLDS):
+        known = ", ".join(kind.__name__ for kind in LAPLACE_MANIFOLDS)
+        raise ValueError(f"Laplace: manifold = {manifold} has no exact sampler; there is one for {known}")
+    rate, k = 1.0 / scale, manifold.dim - 1
+    growth = volume_growth(manifold)
+    if not rate > growth:
+        raise ValueError(
+            f"Laplace: scale = {scale:.6g} must be below 1/{growth:.6g} = {1 / growth:.6g} on {manifold}: volumes grow "
+            "like the exponential of that number times the distance, so the law exists for no larger scale"
+        )
+    if isinstance(manifold, Sphere):
+        upper = min(upper, math.pi)
+        return LogConcave(lambda r: -rate * r + xlogy(k, np.sin(r)), lambda r: -rate + k / math.tan(r), upper)
+    if isinstance(manifold, SPDAffineInvariant) and manifold.m > 1:
+        law = _spd_distance_bound(manifold.m, rate, upper)
+    elif growth > 0:
+        # log sinh r = r + log(1 - e^{-2r}) - log 2, and the first term goes with the rate.
+        law = LogConcave(
+            lambda r: -(rate - k) * r + k * np.log(-np.expm1(-2 * r)),
+            lambda r: -(rate - k) + 2 * k / math.expm1(min(2 * r, REACH)),
+            upper,
+        )
+    else:
+        return LogConcave(lambda r: -rate * r + xlogy(k, r), lambda r: -rate + k / r, upper)
+    if law.log_tail(REACH) > math.log(1e-16):
+        raise ValueError(
+            f"Laplace: scale = {scale:.6g} on {manifold} is so near the bound 1/{growth:.6g} = {1 / growth:.6g} that "
+            f"distances beyond {REACH:.6g} would be drawn, which float64 cannot represent; make it smaller"
+        )
+    return law
+
+
+def volume_growth(manifold: Manifold) -> float:
+    """The g for which the volume of a ball of radius r grows like e^{g r}, up to powers of r: 0, d - 1 in hyperbolic
+    space, ½ sqrt(m (m^2 - 1) / 3) for affine-invariant SPD matrices. The Laplace law needs 1/scale > g."""
+    if isinstance(manifold, (Hyperboloid, PoincareBall)):
+        return float(manifold.dim - 1)
+    if isinstance(manifold, SPDAffineInvariant):
+        return 0.5 * math.sqrt(manifold.m * (manifold.m**2 - 1) / 3)
+    return 0.0
+
+
+def _log_sinhc(y: Array) -> Array:
+    """log(sinh(y)/y) for y >= 0."""
+    safe = np.maximum(y, 1e-3)
+    return np.where(y < 1e-3, y * y / 6, safe + np.log(-np.expm1(-2 * safe) / (2 * safe)))
+
+
+def _spd_distance_bound(m: int, rate: float, upper: float) -> LogConcave:
+    """The law with density ∝ e^{-rate r} r^{d-1} e^{E(r)}; E as `_spd_log_bound` has it, d = m (m + 1) / 2."""
+    k = m * (m + 1) // 2 - 1
+    bound, derivative = _spd_log_bound(m)
+    return LogConcave(
+        lambda r: -rate * r + xlogy(k, r) + bound(r), lambda r: -rate + k / r + derivative(r), upper
+    )
+
+
+def _spd_log_bound(m: int) -> tuple[Callable[[Array], Array], Callable[[float], float]]:
+    """E(r) >= log prod_{i<j} sinhc(r a_ij), sinhc(y) = sinh(y)/y, for a_ij = |t_i - t_j|/2 and every unit vector t of
+    R^m (m >= 2); and its derivative.
+
+    The derivative of log sinhc(r a) by r is (f(r a) - 1)/r with f(y) = y coth y = 1 + sum_k 2 y^2/(y^2 + k^2 pi^2), a
+    concave function of y^2. The p = m (m - 1)/2 numbers a_ij^2 add up to (m |t|^2 - (sum t_i)^2)/4 <= m/4, so by Jensen
+    the sum of the derivatives is at most p (f(r b) - 1)/r with b^2 = m/(4 p) = 1/(2 (m - 1)): what they are together if
+    all a_ij equal b. And since f(y) <= y + 1 it is at most sum a_ij <= g = ½ sqrt(m (m^2 - 1)/3), by Cauchy and Schwarz
+    applied to sum_{i<j} (t_i - t_j) = sum_i (m + 1 - 2i) t_i for sorted t. E is the integral of the smaller of the two:
+    the first one up to r0, where they cross (for m = 2 they never do), the second one beyond.
+
+    With r^{d-1} it is log-concave: the derivatives (d-1)/r + p (b coth(r b) - 1/r) = (m-1)/r + p b coth(r b) and
+    (d-1)/r + g decrease, and agree at r0.
+    """
+    p, b, growth = m * (m - 1) // 2, 1 / math.sqrt(2 * (m - 1)), 0.5 * math.sqrt(m * (m * m - 1) / 3)
+
+    def jensen(r: float) -> float:
+        y = b * r
+        return p * b * (y / 3 if y < 1e-4 else 1 / math.tanh(y) - 1 / y)
+
+    crossing = math.inf if m == 2 else _last(lambda r: jensen(r) < growth, 0.0, 1e6)
+
+    def bound(r: Array) -> Array:
+        return p * _log_sinhc(b * np.minimum(r, crossing)) + growth * np.maximum(r - crossing, 0.0)
+
+    return bound, lambda r: min(jensen(r), growth)
+
+
+# Riemannian Laplace ---------------------------------------------------------------------------------------------------
+
+
+class RiemannianLaplace:
+    """The law with density ∝ exp(-dist(x, center)/scale) by the Riemannian volume (dp-over-manifolds.txt,
+    Definition 3), drawn without a Markov chain.
+
+    reach: where given, the law is cut off at that distance from its center.
+
+    In flat space, on the sphere and in hyperbolic space a draw is Exp_center(r u), u uniform among the unit tangent
+    vectors and r from `laplace_distance`. On affine-invariant SPD matrices the volume in these coordinates is
+    r^{d-1} prod_{i<j} sinhc(r |t_i - t_j|/2), t the eigenvalues of u: (r, u) is proposed with the r of
+    `laplace_distance`, whose density has the bound e^{E(r)} for the product, and accepted with the quotient of the two.
+    More than four of five are for rates 1/scale above twice the smallest one, g; as the rate falls to g this goes to 0.
+    So below 1.18 g the logarithms of the eigenvalues, in falling order, are proposed with the density ∝ exp(-|l|/scale
+    + <rho, l>), rho_i = (m + 1 - 2i)/2, |rho| = g, and accepted with prod_{i<j} (1 - e^{-(l_i - l_j)}): since
+    2 sinh((l_i - l_j)/2) = e^{(l_i - l_j)/2} (1 - e^{-(l_i - l_j)}) and sum_{i<j} (l_i - l_j)/2 = <rho, l>, that is the
+    law of the eigenvalues. Both are exact everywhere; for m <= 10 one of them accepts more than one in 10^7.
+
+    Raises ValueError where the law does not exist (`volume_growth`), or the manifold is not in LAPLACE_MANIFOLDS.
+    """
+
+    def __init__(self, manifold: Manifold, scale: float, reach: float = math.inf):
+        self.manifold, self.scale = manifold, float(scale)
+        self.distance = laplace_distance(manifold, scale, reach)
+
+    def sample(self, center: Array, rng: np.random.Generator, size: int = 1) -> Array:
+        """Independent draws [size, *point_shape] around the one point `center` [*point_shape]."""
+        return self.sample_with_distance(center, rng, size)[0]
+
+    def sample_with_distance(self, center: Array, rng: np.random.Generator, size: int = 1) -> tuple[Array, Array]:
+        """Draws, and their distances [size] from the center, which are not to be released."""
+        if isinstance(self.manifold, SPDAffineInvariant) and self.manifold.m > 1:
+            logs, frames = self._spd(rng, size)
+            root = np.linalg.cholesky(center) @ (frames * np.exp(0.5 * logs)[:, None, :])
+            return self.manifold.project_point(root @ np.swapaxes(root, -1, -2)), np.sqrt(np.vecdot(logs, logs))
+        r = self.distance.sample(rng, size)
+        u = tangent_gaussian(self.manifold, center, 1.0, rng, (size,))
+        scaled = (r / self.manifold.norm(center, u)).reshape(size, *(1,) * len(self.manifold.point_shape)) * u
+        return self.manifold.project_point(self.manifold.exp(center, scaled)), r
+
+    def _spd(self, rng: np.random.Generator, size: int) -> tuple[Array, Array]:
+        """Logarithms l [size, m] and eigenvectors U [size, m, m] with U diag(e^l) U^T from the law around I."""
+        m, growth = self.manifold.point_shape[0], volume_growth(self.manifold)
+        i, j = np.triu_indices(m, 1)
+        tilted = 1 / self.scale < 1.18 * growth and self.distance.upper == math.inf
+        bound = _spd_log_bound(m)[0]
+
+        def tilt(number: int) -> tuple[Array, Array]:
+            # exp(-|l|/scale + <rho, l>) is a normal density with mean s rho and variance s, s gamma distributed.
+            rho = (m + 1) / 2 - np.arange(1, m + 1)
+            s = rng.gamma((m + 1) / 2, 2 / (1 / self.scale**2 - growth**2), (number, 1))
+            logs = s * rho + np.sqrt(s) * rng.standard_normal((number, m))
+            gaps = np.maximum(logs[:, i] - logs[:, j], 0.0)
+            with np.errstate(divide="ignore"):
+                return logs, np.log(-np.expm1(-gaps)).sum(axis=1)
+
+        def polar(number: int) -> tuple[Array, Array]:
+            r = self.distance.sample(rng, number)
+            a = rng.standard_normal((number, m, m))
+            values = np.linalg.eigvalsh(0.5 * (a + np.swapaxes(a, -1, -2)))
+            logs = r[:, None] / np.sqrt(np.vecdot(values, values))[:, None] * values
+            return logs, _log_sinhc(0.5 * np.abs(logs[:, i] - logs[:, j])).sum(axis=1) - bound(r)
+
+        logs = _accepted(tilt if tilted else polar, rng, size, most=_MOST_NUMBERS // m**2)
+        # The eigenvectors are uniform whatever the eigenvalues; a sign of a column changes nothing in U diag U^T.
+        return logs, np.linalg.qr(rng.standard_normal((size, m, m)))[0]
+
+
+_MOST_NUMBERS = 1 << 20
+"""How many numbers a batch of proposals may hold."""
+
+
+def _accepted(
+    propose: Callable[[int], tuple[Array, Array]], rng: np.random.Generator, size: int, most: int
+) -> Array:
+    """The first `size` accepted ones of a sequence of proposals, made in growing batches of at most `most`.
+
+    propose(number) -> proposals [number, ...] and the logarithms [number] of their probabilities of acceptance.
+    """
+    kept: list[Array] = []
+    missing, number = size, size + 8
+    while missing > 0:
+        proposals, log_probability = propose(max(1, min(number, most)))
+        good = proposals[log_probability >= -rng.standard_exponential(len(proposals))][:missing]
+        kept.append(good)
+        missing -= len(good)
+        number *= 2
+    return np.concatenate(kept)
+
+
+# Sensitivity ----------------------------------------------------------------------------------------------------------
+
+
+def _shape_of_ball(manifold: Manifold, radius: float, eigenvalue_floor: float | None) -> tuple[float, float]:
+    """(h, e) for a ball B_radius: dist^2(., z)/2 is h-strongly convex in it for every z in it, and Log_w expands
+    distances between its points by at most e, for every w in it.
+
+    Raises ValueError, naming the argument, where radius is too large for that or the manifold has no such ball.
+    """
+    _positive("Fréchet mean", radius=radius)
+    if isinstance(manifold, SPDBuresWasserstein) and manifold.m > 1:
+        if eigenvalue_floor is None:
+            raise ValueError(
+                f"Fréchet mean: eigenvalue_floor is needed on {manifold}, whose curvature is unbounded near singular "
+                "matrices: a public number that no eigenvalue of a record may be below"
+            )
+        _positive("Fréchet mean", eigenvalue_floor=eigenvalue_floor)
+        kappa, injectivity = manifold.curvature_bound_on(eigenvalue_floor), math.sqrt(eigenvalue_floor)
+    elif eigenvalue_floor is not None:
+        raise ValueError(
+            f"Fréchet mean: eigenvalue_floor = {eigenvalue_floor!r} has a meaning on Bures-Wasserstein matrices only, "
+            f"not on {manifold}"
+        )
+    elif not (manifold.complete and manifold.homogeneous):
+        raise ValueError(
+            f"Fréchet mean: manifold = {manifold} is not complete and homogeneous; no bound of the sensitivity is known"
+        )
+    else:
+        # A manifold of dimension 1 is flat, whatever bounds it states.
+        kappa = max(manifold.curvature_bounds[1], 0.0) if manifold.dim > 1 else 0.0
+        somewhere = manifold.random_point(np.random.default_rng(0))
+        injectivity = float(manifold.injectivity_radius(somewhere))
+    limit = 0.5 * min(injectivity, math.pi / (2 * math.sqrt(kappa)) if kappa > 0 else math.inf)
+    if not radius < limit:
+        raise ValueError(
+            f"Fréchet mean: radius = {radius:.6g} must be below {limit:.6g} on {manifold}, half the smaller of the "
+            f"injectivity radius {injectivity:.6g} and pi/(2 sqrt(kappa)) at a curvature of up to kappa = {kappa:.6g}"
+        )
+    if kappa == 0:
+        return 1.0, 1.0
+    x = 2 * radius * math.sqrt(kappa)
+    return x / math.tan(x), x / math.sin(x)
+
+
+def _records(n: int) -> None:
+    if isinstance(n, bool) or n != int(n) or n < 1:
+        raise ValueError(f"Fréchet mean: n = {n!r} must be a whole number >= 1 of records")
+
+
+def mean_gradient_sensitivity(
+    manifold: Manifold, radius: float, n: int, *, eigenvalue_floor: float | None = None
+) -> float:
+    """How far ||grad F(w) - grad F'(w)||_w can go, F(w) = (1/n) sum_i dist^2(w, z_i) over n records in a public ball
+    of this radius and F' the same with one record replaced: 4 radius e/n.
+
+    e = 1 on complete manifolds without positive curvature, at every w. With curvature up to kappa > 0, for w in the
+    ball: e = x/sin x, x = 2 radius sqrt(kappa). Proof: grad F - grad F' = (2/n)(Log_w z' - Log_w z). The geodesic from
+    z to z' has a length of at most 2 radius and stays in the ball, so within 2 radius of w. There Exp_w shrinks no
+    tangent vector by more than the factor sin(x)/x (Rauch; without positive curvature it shrinks none), so Log_w makes
+    no curve longer than x/sin(x) times its length. This is less than the published 2 - h, h = x cot x, because
+    2 - x cot x - x/sin x = 2 - x cot(x/2) > 0.
+
+    Raises as `frechet_mean_sensitivity` does.
+    """
+    _records(n)
+    return 4 * radius * _shape_of_ball(manifold, radius, eigenvalue_floor)[1] / n
+
+
+def frechet_mean_sensitivity(
+    manifold: Manifold,
+    radius: float,
+    n: int,
+    solver_tolerance: float = 0.0,
+    *,
+    eigenvalue_floor: float | None = None,
+) -> float:
+    """How far apart the Fréchet means of two data sets can lie that differ in one of their n records, all of them in
+    one public ball of this radius: 2 radius e/(n h) + 2 solver_tolerance.
+
+    solver_tolerance: a bound of the distance between a computed mean and the exact one; it counts for both data sets.
+    eigenvalue_floor: on Bures-Wasserstein matrices, which are incomplete, a public lower bound of all the records'
+    eigenvalues; the curvature is then at most 3/(2 eigenvalue_floor).
+
+    e as in `mean_gradient_sensitivity`; h = x cot x with x = 2 radius sqrt(kappa) for curvature up to kappa > 0, else
+    1. Proof (dp-over-manifolds.txt, Theorem 2, with e in place of 2 - h): both means lie in the ball, where F is
+    2h-strongly convex, so the distance of the means is at most ||grad F(mean')||/(2h), and grad F'(mean') = 0.
+
+    Raises ValueError unless radius < ½ min(injectivity radius, pi/(2 sqrt(kappa))) and the manifold is complete and
+    homogeneous (or Bures-Wasserstein with its floor): there is no bound then.
+    """
+    _records(n)
+    if not (math.isfinite(solver_tolerance) and solver_tolerance >= 0):
+        raise ValueError(f"Fréchet mean: solver_tolerance = {solver_tolerance!r} must be a finite number >= 0")
+    h, e = _shape_of_ball(manifold, radius, eigenvalue_floor)
+    return 2 * radius * e / (n * h) + 2 * solver_tolerance
+
+
+def laplace_scale(manifold: Manifold, sensitivity: float, epsilon: float, *, cut_off: bool = False) -> float:
+    """The scale of the Laplace law whose draw around a point of this sensitivity is epsilon-differentially private.
+
+    sensitivity/epsilon where the normaliser is the same at all centers: on homogeneous manifolds, with a law that is
+    not cut off. Elsewhere it changes by up to e^{sensitivity/scale} as well: 2 sensitivity/epsilon.
+    (dp-over-manifolds.txt, Theorem 1)
+    """
+    _positive("Laplace", sensitivity=sensitivity, epsilon=epsilon)
+    return (1 if manifold.homogeneous and not cut_off else 2) * sensitivity / epsilon
+
+
+# K-norm gradient ------------------------------------------------------------------------------------------------------
+
+
+class KNG:
+    """The K-norm gradient mechanism for the Fréchet mean of n records in the public ball B_radius(center): density
+    ∝ exp(-||grad F(w)||_w/scale) by the Riemannian volume, F(w) = (1/n) sum_i dist^2(w, z_i). On manifolds with cut
+    points (positive curvature) w is confined to the ball.
+
+    scale = 2 sensitivity/epsilon, the sensitivity that of grad F (`mean_gradient_sensitivity`): between neighbours the
+    density changes by up to e^{sensitivity/scale}, and its normaliser, which depends on the data, by as much again.
+
+    Guarantee: a draw is epsilon-differentially private (delta = 0) for replace-one neighbours. `sample` is exact: F is
+    2h-strongly convex (h as in `frechet_mean_sensitivity`), so at distance r from any point y, ||grad F|| >= 2 h r -
+    ||grad F(y)||. Proposals come from the Laplace law around y, the computed mean, with scale/(2h) and are accepted
+    with probability exp(-(||grad F|| - 2 h r + ||grad F(y)||)/scale); that y is not quite the mean costs a little
+    acceptance, and no exactness. It exists where that Laplace law does.
+
+    Raises ValueError where the sensitivity has no bound; `sample` also where there is no exact Laplace sampler.
+    """
+
+    def __init__(self, manifold: Manifold, center: Array, radius: float, n: int, epsilon: float):
+        _positive("KNG", epsilon=epsilon)
+        if isinstance(manifold, SPDBuresWasserstein):
+            raise ValueError(f"KNG: manifold = {manifold} is incomplete; gradients are needed at all its points")
+        self.manifold, self.center, self.radius, self.n = manifold, center, float(radius), n
+        self.scale = 2 * mean_gradient_sensitivity(manifold, radius, n) / epsilon
+        self.convexity = _shape_of_ball(manifold, radius, None)[0]
+        self.confined = math.isfinite(float(manifold.injectivity_radius(center)))
+
+    def gradient_norm(self, records: Array, w: Array) -> Array:
+        """||grad F(w)||_w, shape [k], for records [n, *point_shape] and w [k, *point_shape]."""
+        logs = self.manifold.log(w[:, None], records, strict=False)
+        return 2 * self.manifold.norm(w, logs.mean(axis=1))
+
+    def log_density(self, records: Array, w: Array) -> Array:
+        """-||grad F(w)||_w/scale, shape [k]: the logarithm of the density up to a constant; -inf outside the ball that
+        w is confined to."""
+        value = -self.gradient_norm(records, w) / self.scale
+        return np.where(self.manifold.dist(self.center, w) <= self.radius, value, -np.inf) if self.confined else value
+
+    def proposal(self, reach: float = math.inf) -> RiemannianLaplace:
+        """The law around the mean that `sample` proposes from. Raises ValueError where there is none."""
+        try:
+            return RiemannianLaplace(self.manifold, self.scale / (2 * self.convexity), reach)
+        except ValueError as error:
+            raise ValueError(
+                f"KNG: n = {self.n} records and scale = {self.scale:.6g} ask for proposals that do not exist; {error}"
+            ) from None
+
+    def mean(self, records: Array) -> Array:
+        """The computed Fréchet mean."""
+        return frechet_mean(self.manifold, records, start=self.center, tolerance=1e-10 * self.radius).point
+
+    def sample(self, records: Array, rng: np.random.Generator, size: int = 1) -> Array:
+        """Independent exact draws [size, *point_shape]; records [n, *point_shape] in the ball."""
+        mean = self.mean(records)
+        law = self.proposal(self.radius + float(self.manifold.dist(self.center, mean)) if self.confined else math.inf)
+        slack = float(self.gradient_norm(records, mean[None])[0]) / self.scale
+
+        def propose(number: int) -> tuple[Array, Array]:
+            w, r = law.sample_with_distance(mean, rng, number)
+            return w, self.log_density(records, w) + r / law.scale - slack
+
+        return _accepted(propose, rng, size, most=_MOST_NUMBERS // records.size)
+
+    def acceptance(self) -> float:
+        """How many of its proposals `sample` accepts at the least, from public figures alone.
+
+        The records' mean square distance from their mean is at most radius^2, which it is from the center; so from a
+        point r away it is at most (radius + r)^2. With curvature >= -k^2 the Hessian of dist^2/2 is at most
+        f(k dist), f(y) = y coth y, which is concave in y^2: that of F is at most 2 f(k (radius + r)). f is convex in
+        y, so ||grad F|| <= r (f(k radius) + f(k (radius + r))). On spheres the Hessian is at most 2, and what falls
+        outside the ball is estimated for a mean at its edge.
+        """
+        law = self.proposal(2 * self.radius if self.confined else math.inf)
+        k = math.sqrt(max(-self.manifold.curvature_bounds[0], 0.0))
+
+        def f(y: float) -> float:
+            return y / math.tanh(y) if y > 1e-8 else 1.0
+
+        def accepted(r: float) -> float:
+            steepest = 2.0 if self.confined else f(k * self.radius) + f(k * (self.radius + r))
+            return math.exp(-(steepest - 2 * self.convexity) * r / self.scale) * self._inside(r)
+
+        return law.distance.mean(accepted)
+
+    def _inside(self, r: float) -> float:
+        """The share of directions that lead from a point at the edge of the ball, over a distance r, into the ball."""
+        if not self.confined:
+            return 1.0
+        cosine = math.tan(r / 2) / math.tan(self.radius)  # at least this, with the direction to the center
+        k = self.manifold.dim
+        if cosine >= 1:
+            return 0.0
+        return 0.5 * float(betainc((k - 1) / 2, 0.5, 1 - cosine**2)) if k > 1 else 0.5
+
+
+def kng_mcmc(
+    kng: KNG, records: Array, rng: np.random.Generator, *, burn_in: int = 5000, step: float = 1.0
+) -> Array:
+    """One draw [*point_shape] of `kng` from a Metropolis-Hastings chain: a comparison, as it is published, and no
+    mechanism. After any finite number of steps the law of the chain is only near the one that the guarantee is for, by
+    an amount nobody knows, so there is **no guarantee of privacy** (its event is NonPrivate). Use `KNG.sample`.
+
+    The chain starts at the computed mean and proposes Exp_w(v), v a tangent Gaussian of standard deviation step *
+    kng.scale, burn_in times; the volume distortion of Exp is the same from both ends, so the proposal is symmetric.
+    (dp-riemannian-optimization.txt, section 6.1)
+    """
+    _positive("KNG", step=step, burn_in=burn_in)
+    w = kng.mean(records)[None]
+    value = kng.log_density(records, w)
+    for _ in range(burn_in):
+        v = tangent_gaussian(kng.manifold, w, step * kng.scale, rng)
+        x = kng.manifold.project_point(kng.manifold.exp(w, v))
+        proposed = kng.log_density(records, x)
+        if proposed[0] - value[0] >= -rng.standard_exponential():
+            w, value = x, proposed
+    return w[0]
