@@ -1,0 +1,40 @@
+"""The command `pri-rfed`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from pri_rfed.commands import data, run
+
+app = typer.Typer(
+    name="pri-rfed",
+    help="Private federated learning whose parameter lives on a Riemannian manifold.",
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+)
+app.command("run")(run.run)
+app.command("resume")(run.resume)
+app.add_typer(data.app, name="data")
+
+
+def main() -> None:
+    """Run the command line: a mistake is one line on stderr for each problem, exit code 2 and no traceback.
+
+    With the environment variable PRIRFED_TRACEBACK set, the traceback is shown instead.
+    """
+    try:
+        app()
+    except (ValueError, OSError) as error:
+        if os.environ.get("PRIRFED_TRACEBACK"):
+            raise
+        print(error, file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,428 @@
+"""The configuration of a run: a TOML file, overrides, and everything that is wrong with them at once.
+
+    [run]          name, rounds, sampled, seed, ...
+    [problem]      name, and what its class takes
+    [data]         source, and what its class takes; [data.partition] the same by name
+    [trainer]      name, and what its class takes
+    [aggregation]  the same; the tangent mean where it is left out
+    [privacy]      epsilon and delta of the whole run; with an epsilon, the trainer's noise is found for it
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import re
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from pri_rfed.aggregation import AGGREGATIONS, Aggregation
+from pri_rfed.data.agents import AgentArrays
+from pri_rfed.data.download import DataFolders
+from pri_rfed.data.partitions import PARTITIONS, Partition
+from pri_rfed.data.sources import SOURCES, DataSet, Source, Table
+from pri_rfed.experiment.options import Built, build, parameters, shown, suggestion
+from pri_rfed.manifolds import MANIFOLDS, Manifold
+from pri_rfed.manifolds.base import Array
+from pri_rfed.privacy.accountants import best_epsilon
+from pri_rfed.privacy.calibration import calibrate_noise
+from pri_rfed.privacy.dominance import hardest
+from pri_rfed.privacy.report import Rounds, global_event
+from pri_rfed.problems import PROBLEMS, Problem
+from pri_rfed.randomness import Role, stream
+from pri_rfed.training import TRAINERS, Trainer
+
+SECTIONS = ("run", "problem", "data", "trainer", "aggregation", "privacy")
+
+
+class ConfigError(ValueError):
+    """A configuration that cannot be run; `errors` has one line for everything that is wrong."""
+
+    def __init__(self, errors: Sequence[str]):
+        self.errors = list(dict.fromkeys(errors))
+        super().__init__("\n".join(self.errors))
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The section [run].
+
+    name: for the run's folder. rounds: T. sampled: how many agents train in a round, or as a fraction which share of
+    them. seed: of the whole simulation. output: the last iterate, or a uniformly drawn one. evaluate_every: after how
+    many rounds diagnostics are computed; 0 for never.
+    """
+
+    name: str
+    rounds: int
+    sampled: int | float = 1.0
+    seed: int = 0
+    output: Literal["last", "uniform"] = "last"
+    evaluate_every: int = 1
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if not re.fullmatch(r"[\w.-]+", self.name) or self.name.startswith("."):
+            wrong.append(f"name = {shown(self.name)}: must consist of letters, digits, '-', '_' and '.'")
+        for key, least in (("rounds", 1), ("evaluate_every", 0), ("seed", 0)):
+            if getattr(self, key) < least:
+                wrong.append(f"{key} = {getattr(self, key)}: must be at least {least}")
+        if isinstance(self.sampled, int) and self.sampled < 1:
+            wrong.append(f"sampled = {self.sampled}: must be at least 1 agent, or a fraction such as 0.5")
+        if isinstance(self.sampled, float) and not 0 < self.sampled <= 1:
+            wrong.append(f"sampled = {self.sampled}: a fraction must lie in (0, 1]; a number of agents is whole")
+        if self.output == "uniform" and self.rounds == 1:
+            wrong.append('output = "uniform" draws from the points that rounds begin with; with one round, the start')
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivacyOptions:
+    """The section [privacy]: epsilon is the target for the whole run, before it, against everybody; delta goes with
+    all figures."""
+
+    epsilon: float | None = None
+    delta: float = 1e-5
+
+    def __post_init__(self) -> None:
+        wrong = []
+        if self.epsilon is not None and not self.epsilon > 0:
+            wrong.append(f"epsilon = {self.epsilon:g}: must be more than 0")
+        if not 0 < self.delta < 1:
+            wrong.append(f"delta = {self.delta:g}: must be more than 0 and less than 1")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A configuration ready to run."""
+
+    run: RunOptions
+    problem: Problem
+    agents: AgentArrays
+    trainer: Trainer
+    aggregation: Aggregation
+    privacy: PrivacyOptions
+    description: str
+    """The data, in words."""
+    resolved: dict[str, dict[str, Any]]
+    """The complete configuration, with defaults and the noise that was found: loading it gives the same experiment."""
+
+    @property
+    def sampled(self) -> int:
+        """How many agents train in a round."""
+        share = self.run.sampled
+        return share if isinstance(share, int) else max(1, round(share * len(self.agents)))
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises ConfigError if it cannot be read."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError([f"{path}: there is no such file"]) from None
+    except OSError as error:
+        raise ConfigError([f"{path}: {error.strerror}"]) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError([f"{path}: {error}"]) from error
+
+
+def override(tables: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
+    """The tables with `key.sub=value` assignments applied, values as in TOML (a bare word is taken for a text).
+
+    Raises ConfigError with everything that is no assignment.
+    """
+    errors: list[str] = []
+    tables = {key: dict(value) if isinstance(value, dict) else value for key, value in tables.items()}
+    for assignment in assignments:
+        key, equals, text = assignment.partition("=")
+        names = [name.strip() for name in key.split(".")]
+        if not equals or len(names) < 2 or not all(names):
+            errors.append(f"--set {assignment}: must be of the form section.key=value")
+            continue
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            if not re.fullmatch(r"\s*[\w./-]+\s*", text):
+                errors.append(f"--set {assignment}: {text.strip() or 'nothing'} is no TOML value")
+                continue
+            value = text.strip()
+        here = tables
+        for name in names[:-1]:
+            below = here.get(name, {})
+            if not isinstance(below, dict):
+                errors.append(f"--set {assignment}: {name} is no table")
+                break
+            here[name] = dict(below)
+            here = here[name]
+        else:
+            here[names[-1]] = value
+    if errors:
+        raise ConfigError(errors)
+    return tables
+
+
+def load(tables: Mapping[str, Any], folders: DataFolders) -> Experiment:
+    """The experiment that the tables describe, its data loaded and its noise calibrated.
+
+    Raises ConfigError with everything that is wrong.
+    """
+    errors = [f"{key}: unknown section; {suggestion(key, SECTIONS)}" for key in tables if key not in SECTIONS]
+    section: dict[str, dict[str, Any]] = {}
+    for key in SECTIONS:
+        value = tables.get(key, {})
+        if not isinstance(value, dict):
+            errors.append(f"{key} = {shown(value)}: must be a table")
+        section[key] = value if isinstance(value, dict) else {}
+
+    run = build("run", RunOptions, section["run"])
+    privacy = build("privacy", PrivacyOptions, section["privacy"])
+    calibrated = section["privacy"].get("epsilon") is not None and "noise" not in section["trainer"]
+    trainer = _trainer(section["trainer"], calibrated)
+    aggregation = _named("aggregation", AGGREGATIONS, {"name": "tangent-mean"} | section["aggregation"])
+    source, partition, errors_in_data = _data_options(section["data"])
+    for built in (run, privacy, trainer, aggregation):
+        errors += built.errors
+    errors += errors_in_data
+
+    seed = run.value.seed if run.value is not None else 0
+    data, agents = _load_data(source, partition, folders, seed, errors)
+    problem: Built[Problem] = Built()
+    if data is not None:
+        problem = _problem(section["problem"], data.records.shape[1:])
+        errors += problem.errors
+    elif "name" not in section["problem"]:
+        errors.append("problem.name is missing")
+    if problem.value is not None and data is not None:
+        agents = _prepared(problem.value, agents, errors)
+    if problem.value is not None and agents is not None:
+        if trainer.value is not None:
+            errors += _misfits(trainer.value, problem.value, agents)
+        if run.value is not None and run.value.sampled > len(agents):
+            errors.append(f"run.sampled = {run.value.sampled}: must be at most {len(agents)}, the number of agents")
+    if errors:
+        raise ConfigError(errors)
+    assert run.value and privacy.value and trainer.value and aggregation.value and problem.value and agents and data
+
+    resolved = {
+        "run": run.table,
+        "problem": problem.table,
+        "data": {"source": section["data"]["source"], **source.table, "partition": partition.table},
+        "trainer": trainer.table,
+        "aggregation": aggregation.table,
+        "privacy": privacy.table,
+    }
+    if isinstance(source.value, Table):
+        resolved["data"]["path"] = str(Path(source.value.path).expanduser().resolve())
+    experiment = Experiment(
+        run.value, problem.value, agents, trainer.value, aggregation.value, privacy.value, data.description, resolved
+    )
+    return _within_target(experiment, calibrated)
+
+
+# Sections -----------------------------------------------------------------------------------------------------------
+
+
+def _choose(section: str, key: str, known: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[Any, list[str]]:
+    """The class that a table names, or what is wrong with the name."""
+    name = table.get(key)
+    if name is None:
+        return None, [f"{section}.{key} is missing; known are {', '.join(known)}"]
+    if name not in known:
+        return None, [f"{section}.{key} = {shown(name)}: unknown; {suggestion(str(name), known)}"]
+    return known[name], []
+
+
+def _named(section: str, known: Mapping[str, Callable[..., Any]], table: Mapping[str, Any]) -> Built[Any]:
+    """The object of the class that the table names by its key `name`."""
+    cls, errors = _choose(section, "name", known, table)
+    if cls is None:
+        return Built(errors=errors)
+    built = build(section, cls, {key: value for key, value in table.items() if key != "name"})
+    built.table = {"name": table["name"], **built.table}
+    return built
+
+
+def _trainer(table: dict[str, Any], calibrated: bool) -> Built[Trainer]:
+    """The trainer; where its noise is to be found, with a placeholder for it, in units of each agent's sensitivity."""
+    cls = TRAINERS.get(str(table.get("name")))
+    if calibrated and cls is not None and "noise" in parameters(cls):
+        table = {"noise": 1.0, "noise_unit": "sensitivity"} | table
+    return _named("trainer", TRAINERS, table)
+
+
+def _data_options(table: dict[str, Any]) -> tuple[Built[Source], Built[Partition], list[str]]:
+    options = {key: value for key, value in table.items() if key not in ("source", "partition")}
+    cls, errors = _choose("data", "source", SOURCES, table)
+    source: Built[Source] = build("data", cls, options) if cls else Built()
+    divided = table.get("partition")
+    if not isinstance(divided, dict):
+        said = "is missing" if divided is None else f"= {shown(divided)}: must be a table"
+        return source, Built(), [*errors, *source.errors, f"data.partition {said}"]
+    partition = _named("data.partition", PARTITIONS, divided)
+    return source, partition, [*errors, *source.errors, *partition.errors]
+
+
+def _load_data(
+    source: Built[Source], partition: Built[Partition], folders: DataFolders, seed: int, errors: list[str]
+) -> tuple[DataSet | None, AgentArrays | None]:
+    """The data set and its division among agents, as far as they can be had."""
+    if source.value is None:
+        return None, None
+    try:
+        data = source.value.load(folders, stream(seed, Role.DATA, 0))
+    except (ValueError, OSError) as error:
+        errors.append(_as_option("data", str(error), source.table))
+        return None, None
+    if partition.value is None:
+        return data, None
+    try:
+        parts, names = partition.value.split(data, stream(seed, Role.DATA, 1))
+    except ValueError as error:
+        errors.append(_as_option("data.partition", str(error), partition.table))
+        return data, None
+    return data, AgentArrays([data.records[part] for part in parts], names)
+
+
+def _as_option(section: str, message: str, table: Mapping[str, Any]) -> str:
+    """A message with the full name of the option that it begins with, or of the section."""
+    word = re.match(r"\w+(?= =)", message)
+    return f"{section}.{message}" if word and word[0] in table else f"{section}: {message}"
+
+
+def origin(manifold: Manifold) -> Array:
+    """The point that everybody would call the middle: 0, the first unit vector, or the identity."""
+    shape = manifold.point_shape
+    candidates = [np.zeros(shape), np.eye(shape[0], shape[1]) if len(shape) == 2 else np.eye(1, shape[0])[0]]
+    return next(point for point in candidates if manifold.check_point(point))
+
+
+def make_manifold(name: str, point_shape: tuple[int, ...]) -> Manifold:
+    """The manifold of that name whose points have that shape. Raises ValueError if there is none."""
+    if name not in MANIFOLDS:
+        raise ValueError(f"manifold = {shown(name)}: unknown; {suggestion(name, MANIFOLDS)}")
+    sizes = [point_shape, point_shape[:1], (point_shape[0] - 1,)]
+    for size in sizes:
+        try:
+            manifold: Manifold = MANIFOLDS[name](*size)
+        except (TypeError, ValueError):
+            continue
+        if manifold.point_shape == point_shape:
+            return manifold
+    raise ValueError(f"manifold = {shown(name)}: its points do not have the shape {point_shape} of the records")
+
+
+def _own_class(name: str) -> Callable[..., Problem] | str:
+    """The user's class that 'module:Class' names, or what is wrong with it."""
+    module, _, attribute = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        return f"problem.name = {shown(name)}: {error}"
+    if not (isinstance(found, type) and issubclass(found, Problem)):
+        return f"problem.name = {shown(name)}: is no subclass of pri_rfed.problems.Problem"
+    return found
+
+
+def _problem(table: dict[str, Any], record_shape: tuple[int, ...]) -> Built[Problem]:
+    """The problem. What follows from the records' shape is not asked for: `n`, and the size of a manifold."""
+    options = {key: value for key, value in table.items() if key != "name"}
+    name = table.get("name")
+    if isinstance(name, str) and ":" in name:
+        found = _own_class(name)
+        cls, errors = (None, [found]) if isinstance(found, str) else (found, [])
+    else:
+        cls, errors = _choose("problem", "name", PROBLEMS, table)
+    if cls is None:
+        return Built(errors=errors)
+    kinds = {key: kind for key, (kind, _) in parameters(cls).items()}
+    given: dict[str, Any] = {}
+    kept: dict[str, Any] = {"name": name}
+    if "n" in kinds and "n" not in options:
+        if len(record_shape) != 1:
+            return Built(errors=[f"problem.name = {shown(name)}: needs records that are vectors, not {record_shape}"])
+        given["n"] = record_shape[0]
+    if kinds.get("manifold") is Manifold:
+        if "manifold" not in options:
+            return Built(errors=[f"problem.manifold is missing; known are {', '.join(MANIFOLDS)}"])
+        try:
+            given["manifold"] = make_manifold(str(kept.setdefault("manifold", options.pop("manifold"))), record_shape)
+        except ValueError as error:
+            return Built(errors=[f"problem.{error}"])
+    if "center" in kinds and ("center" in options or options.get("radius") is not None):
+        manifold = given["manifold"]
+        if "center" in options:
+            kept["center"] = options.pop("center")
+            try:
+                given["center"] = np.array(kept["center"], dtype=float)
+            except (ValueError, TypeError):
+                return Built(errors=[f"problem.center = {shown(kept['center'])}: must be a list of numbers"])
+        else:
+            given["center"] = origin(manifold)
+    built = build("problem", cls, options, given)
+    built.table = kept | built.table
+    return built
+
+
+# What depends on the data -------------------------------------------------------------------------------------------
+
+
+def _prepared(problem: Problem, agents: AgentArrays | None, errors: list[str]) -> AgentArrays | None:
+    """The agents' records as the problem uses them."""
+    if agents is None:
+        return None
+    try:
+        return AgentArrays([problem.prepare_records(agents[i]) for i in range(len(agents))], agents.names)
+    except ValueError as error:
+        errors.append(f"data: {error}")
+        return None
+
+
+def _misfits(trainer: Trainer, problem: Problem, agents: AgentArrays) -> list[str]:
+    """What is wrong with running this training on these agents, said once, of the agent with the fewest records."""
+    said: dict[str, str] = {}
+    for records in sorted(set(agents.counts.tolist())):
+        for line in trainer.check(problem, records):
+            said.setdefault(line.split()[0], line)
+    return [f"trainer.{line}" for line in said.values()]
+
+
+def _within_target(experiment: Experiment, calibrated: bool) -> Experiment:
+    """The experiment with the least noise for its target, or as it is if it was given its noise and keeps the target.
+
+    Raises ConfigError if it cannot.
+    """
+    target, trainer = experiment.privacy, experiment.trainer
+    if target.epsilon is None:
+        return experiment
+    counts, pool = np.unique(experiment.agents.counts).tolist(), len(experiment.agents)
+    if calibrated and hasattr(trainer, "noise"):
+        try:
+            trainer = calibrate_noise(
+                trainer,
+                experiment.problem,
+                counts,
+                experiment.sampled,
+                pool,
+                experiment.run.rounds,
+                target.epsilon,
+                target.delta,
+            )
+        except ValueError as error:
+            raise ConfigError([f"privacy.epsilon: {error}"]) from error
+        noise = trainer.noise
+        resolved = experiment.resolved | {"trainer": experiment.resolved["trainer"] | {"noise": noise}}
+        return replace(experiment, trainer=trainer, resolved=resolved)
+    rounds = [Rounds(experiment.sampled, pool, experiment.run.rounds)]
+    events = hardest(trainer.event(experiment.problem, n) for n in counts)
+    epsilon = max(best_epsilon(global_event(event, rounds), target.delta).epsilon for event in events)
+    if epsilon > target.epsilon:
+        what = "is not private" if math.isinf(epsilon) else f"spends {epsilon:.6g}"
+        raise ConfigError([f"privacy.epsilon = {target.epsilon:g}: the trainer {trainer.name} as configured {what}"])
+    return experiment

@@ -1,0 +1,107 @@
+"""Plots of a run, from what its folder holds. Colours are of the Okabe-Ito palette, which colour-blind readers can tell
+apart; lines differ in style besides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+
+
+def plot_run(folder: Path, title: str, rounds: Sequence[dict[str, Any]], privacy: dict[str, Any]) -> list[str]:
+    """Draw cost, gradient norm and epsilon by round into the folder, as PNG and SVG each; returns the files' names.
+
+    rounds: the lines of rounds.jsonl. privacy: what `epsilon_curves` of the run made.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    style: dict[Any, Any] = {
+        "font.size": 10,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "grid.color": "#e5e5e5",
+        "axes.axisbelow": True,
+        "legend.frameon": False,
+        "figure.constrained_layout.use": True,
+        "svg.hashsalt": "pri-rfed",
+    }
+    names = []
+    with plt.rc_context(style):
+        for name, draw in (("risk", _risk), ("gradient_norm", _gradient_norm), ("epsilon", _epsilon)):
+            figure, axes = plt.subplots(figsize=(5.6, 3.6))
+            if draw(axes, rounds, privacy):
+                axes.set_xlabel("round $t$")
+                axes.set_title(title, loc="left", fontsize=10, color=GREY)
+                for suffix in ("png", "svg"):
+                    metadata = {"Date": None} if suffix == "svg" else None
+                    figure.savefig(folder / f"{name}.{suffix}", dpi=150, metadata=metadata)
+                    names.append(f"{name}.{suffix}")
+            plt.close(figure)
+    return names
+
+
+def _series(rounds: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list[float]]:
+    """Rounds and values, where there is one."""
+    pairs = [(r["round"], r[key]) for r in rounds if r.get(key) is not None]
+    return [t for t, _ in pairs], [value for _, value in pairs]
+
+
+def _log_if_positive(axes: Any, values: Sequence[float]) -> None:
+    """A logarithmic axis, except where it would say nothing; nothing below what rounding leaves is shown."""
+    if min(values) > 0 and max(values) > 3 * min(values):
+        axes.set_yscale("log")
+
+
+def _risk(axes: Any, rounds: Sequence[dict[str, Any]], privacy: dict[str, Any]) -> bool:
+    t, risk = _series(rounds, "excess_risk")
+    if risk:
+        # At the optimum the difference of two costs is rounding, of either sign.
+        shown = np.maximum(risk, 1e-16)
+        axes.plot(t, shown, color=BLUE, marker="o" if len(t) <= 50 else None, markersize=3)
+        _log_if_positive(axes, shown.tolist())
+        axes.set_ylabel("excess risk $F(w_t) - F(w^*)$\n(diagnostic, not private)")
+        return True
+    t, cost = _series(rounds, "cost")
+    if not cost:
+        return False
+    axes.plot(t, cost, color=BLUE, marker="o" if len(t) <= 50 else None, markersize=3)
+    axes.set_ylabel("cost $F(w_t)$\n(diagnostic, not private)")
+    return True
+
+
+def _gradient_norm(axes: Any, rounds: Sequence[dict[str, Any]], privacy: dict[str, Any]) -> bool:
+    t, norm = _series(rounds, "gradient_norm")
+    if not norm:
+        return False
+    shown = np.maximum(norm, 1e-17)
+    axes.plot(t, shown, color=ORANGE, marker="o" if len(t) <= 50 else None, markersize=3)
+    _log_if_positive(axes, shown.tolist())
+    axes.set_ylabel("gradient norm $\\|\\mathrm{grad}\\,F(w_t)\\|$\n(diagnostic, not private)")
+    return True
+
+
+def _epsilon(axes: Any, rounds: Sequence[dict[str, Any]], privacy: dict[str, Any]) -> bool:
+    curves = privacy["global"], privacy["ledger"]
+    if not curves[0]:
+        return False
+    for curve, color, line, label in zip(
+        curves,
+        (BLUE, ORANGE),
+        ("-", "--"),
+        ("before the run: global", "after it: largest agent ledger"),
+        strict=True,
+    ):
+        t, epsilon = zip(*[(0, 0.0), *curve], strict=True)
+        axes.step(t, epsilon, where="pre", color=color, linestyle=line, label=label)
+    axes.set_ylabel(f"ε at δ = {privacy['delta']:g}")
+    axes.set_ylim(bottom=0)
+    axes.legend()
+    return True
