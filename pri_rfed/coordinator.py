@@ -132,6 +132,10 @@ def start_point(problem: Problem, seed: int | None) -> Array:
     return problem.start(stream(seed, Role.START))
 
 
+class RunStopped(RuntimeError):
+    """A run cannot go on: its agents cannot be reached, or do not answer. It can be resumed from its last state."""
+
+
 class Coordinator:
     """Runs the server's part round by round: `draw` agents, let them train, `close` the round with what they uploaded.
 
