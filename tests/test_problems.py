@@ -183,6 +183,11 @@ def test_there_is_no_bound_on_differences_with_curvature_or_cut_points(manifold:
     assert FrechetMean(manifold, center, 1e-3).gradient_difference_bound is None
 
 
+def test_there_is_no_bound_on_differences_where_geodesics_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Euclidean, "complete", False)
+    assert FrechetMean(Euclidean(2), np.zeros(2), 1.0).gradient_difference_bound is None
+
+
 @every_manifold
 def test_records_outside_of_the_ball_are_refused_or_moved_in(manifold: Manifold) -> None:
     rng = np.random.default_rng(8)
@@ -316,6 +321,14 @@ def test_the_frechet_mean_of_far_points_converges_and_says_when_it_does_not() ->
     # No point of the sphere sees both of two opposite points.
     opposite = frechet_mean(Sphere(2), np.array([[1.0, 0], [-1.0, 0]]), start=np.array([1.0, 0]))
     assert not opposite.converged
+
+
+def test_the_frechet_mean_is_found_from_a_start_far_off() -> None:
+    manifold = Hyperboloid(3)
+    for seed in range(15):
+        rng = np.random.default_rng(seed)
+        z = near(manifold, manifold.random_point(rng), rng, (8,), 20.0)
+        assert frechet_mean(manifold, z, start=z[0], tolerance=1e-9).converged
 
 
 def test_a_problem_of_ones_own_needs_a_loss_and_a_gradient() -> None:
