@@ -14,7 +14,7 @@ from typing import final
 import numpy as np
 
 from pri_rfed.manifolds.base import Array, Manifold
-from pri_rfed.manifolds.linalg import cholesky, eigh, frobenius, relative, solve_lower, svd, sym, transpose
+from pri_rfed.manifolds.linalg import cholesky, eigh, frobenius, relative, solve_lower, svd_graded, sym, transpose
 
 
 class _SPD(Manifold):
@@ -99,8 +99,9 @@ class SPDAffineInvariant(_SPD):
 
     Accuracy: log and dist use the singular values of L_w^-1 L_x, whose squares are the eigenvalues of w^-1 x, and for
     neighbours the eigenvalues of L_w^-1 (x - w) L_w^-T, so that they are accurate relative to their own size however
-    near the points are. A relative error of one rounding in the entries of w moves the distance by eps cond(w), which
-    no method can repair; beyond that, matrices that are only badly scaled (diagonal or graded) lose nothing.
+    near the points are. Rounding the entries of w already moves the results by eps cond(w), relatively, and more than a
+    small multiple of that is not lost; where a bad condition comes from a diagonal scaling (diagonal or graded
+    matrices), nothing is, at least up to condition 1e12.
     """
 
     name = "spd-affine-invariant"
@@ -122,7 +123,7 @@ class SPDAffineInvariant(_SPD):
     def _spectrum(self, w: Array, x: Array) -> tuple[Array, Array, Array]:
         """L with L L^T = w, and the logarithms l [..., m] and eigenvectors Q of L^-1 x L^-T."""
         lower = cholesky(w)
-        u, s, _ = svd(solve_lower(lower, cholesky(x)))
+        u, s, _ = svd_graded(solve_lower(lower, cholesky(x)))
         values, vectors = eigh(_whiten_by(lower, x - w))
         near = np.sqrt(np.sum(np.square(values), axis=-1, keepdims=True)) < 0.5
         logs = np.where(near, np.log1p(np.where(near, values, 0.0)), 2.0 * np.log(s))
@@ -170,9 +171,9 @@ class SPDLogEuclidean(_SPD):
 
     Flat, complete, homogeneous; parallel transport does not depend on the path.
 
-    Accuracy: with L = P S V^T, log w = 2 P log(S) P^T has an error of eps sqrt(cond(w)), half the digits that the
-    eigenvalues of w itself would lose; the differential of log is applied to L^-1 v L^-T. Differences of logarithms of
-    neighbours come from x - w by divided differences and are accurate relative to their own size.
+    Accuracy: as with the affine-invariant metric. log w = 2 P log(S) P^T comes from L = P S V^T, whose condition is
+    the square root of that of w, and its differential is applied to L^-1 v L^-T. The difference of two logarithms of
+    neighbours comes from x - w by divided differences, accurate relative to its own size.
     """
 
     name = "spd-log-euclidean"
@@ -247,9 +248,10 @@ class SPDBuresWasserstein(_SPD):
 
     The curvature is nonnegative and unbounded near singular matrices: see `curvature_bound_on`.
 
-    Accuracy: log and dist come from the orthogonal matrix that best aligns the Cholesky factors of x and w; no
-    inverse and no square root of a matrix is taken. For neighbours the result is refined once, which makes it
-    accurate relative to their distance.
+    Accuracy: as with the affine-invariant metric, and dist is accurate to rounding for all far points. log and dist
+    come from the orthogonal matrix that best aligns the Cholesky factors of x and w, so no inverse and no square root
+    of a matrix is taken. For neighbours the result is refined once, which makes it accurate relative to their
+    distance.
     """
 
     name = "spd-bures-wasserstein"
@@ -288,7 +290,7 @@ class SPDBuresWasserstein(_SPD):
     def _alignment(self, w: Array, x: Array) -> tuple[Array, Array]:
         """A with A A^T = w, and N - A for the N with N N^T = x that is nearest to A."""
         a, b = cholesky(w), cholesky(x)
-        u, s, vt = svd(transpose(a) @ b)
+        u, s, vt = svd_graded(transpose(a) @ b)
         return a, b @ transpose(u @ vt) + 0.0 * s[..., None, :] - a
 
     def _log_and_dist(self, w: Array, x: Array) -> tuple[Array, Array]:
@@ -337,7 +339,7 @@ def _factors(w: Array) -> tuple[Array, Array, Array, Array]:
     """L, P, s, V^T with w = L L^T and L = P e^s V^T, s descending: P holds the eigenvectors, e^{2 s} the eigenvalues.
     """
     lower = cholesky(w)
-    p, values, vt = svd(lower)
+    p, values, vt = svd_graded(lower)
     return lower, p, np.log(values), vt
 
 
