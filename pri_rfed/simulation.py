@@ -142,6 +142,11 @@ def simulate(
         trainer = replace(trainer, noise=1.0)  # type: ignore[type-var]
     elif budget is not None:
         wrong.append(f"budget needs a trainer with noise; {trainer.name} has none")
+    if trainer.exchanges_gradients and aggregation.event(1, 1) is not None:
+        wrong.append(
+            f"aggregation {aggregation.name} bounds what an agent changes by its own upload; with trainer "
+            f"{trainer.name} an agent's data enters the uploads of all others"
+        )
     for n in np.unique(counts).tolist():
         if lines := trainer.check(problem, n):
             wrong.append(f"trainer {trainer.name}, for an agent with {n} records: " + ", ".join(lines))

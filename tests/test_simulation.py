@@ -344,6 +344,12 @@ def test_whole_agents_are_charged_when_the_server_adds_the_noise() -> None:
     assert quiet.agent_level_event is None and np.abs(quiet.point - result.point).max() > 1e-3
 
 
+def test_agents_that_see_each_others_gradients_cannot_be_protected_by_the_server() -> None:
+    rule = AgentLevelMean(clip=0.5, noise_multiplier=2.0)
+    with pytest.raises(ValueError, match="enters the uploads of all others"):
+        simulate(EIGENVECTOR, vectors(), RFedSVRG(), rounds=1, aggregation=rule)
+
+
 # Without noise, the optimum -------------------------------------------------------------------------------------------
 
 
