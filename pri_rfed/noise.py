@@ -31,6 +31,9 @@ from pri_rfed.manifolds import (
 REACH = 700.0
 """No distance beyond this is drawn on a space that grows exponentially: float64 holds numbers up to e^709."""
 
+TILT_BELOW = 1.18
+"""Up to this multiple of the smallest rate, Laplace draws of SPD matrices are proposed from a tilted law."""
+
 LAPLACE_MANIFOLDS = (Euclidean, Sphere, Hyperboloid, PoincareBall, SPDAffineInvariant, SPDLogEuclidean)
 """Where the Riemannian Laplace law is sampled exactly."""
 
@@ -176,9 +179,7 @@ def laplace_distance(manifold: Manifold, scale: float, upper: float = math.inf) 
     Raises ValueError where the law does not exist, or is not known here.
     """
     _positive("Laplace", scale=scale)
-    if not isinstance(manifold, LAPLACE_MANIFOLDS):
-        known = ", ".join(kind.__name__ for kind in LAPLACE_MANIFOLDS)
-        raise ValueError(f"Laplace: manifold = {manifold} has no exact sampler; there is one for {known}")
+    _sampled_exactly(manifold)
     rate, k = 1.0 / scale, manifold.dim - 1
     growth = volume_growth(manifold)
     if not rate > growth:
@@ -206,6 +207,12 @@ def laplace_distance(manifold: Manifold, scale: float, upper: float = math.inf) 
             f"distances beyond {REACH:.6g} would be drawn, which float64 cannot represent; make it smaller"
         )
     return law
+
+
+def _sampled_exactly(manifold: Manifold) -> None:
+    if not isinstance(manifold, LAPLACE_MANIFOLDS):
+        known = ", ".join(kind.__name__ for kind in LAPLACE_MANIFOLDS)
+        raise ValueError(f"Laplace: manifold = {manifold} has no exact sampler; there is one for {known}")
 
 
 def volume_growth(manifold: Manifold) -> float:
@@ -275,7 +282,7 @@ class RiemannianLaplace:
     r^{d-1} prod_{i<j} sinhc(r |t_i - t_j|/2), t the eigenvalues of u: (r, u) is proposed with the r of
     `laplace_distance`, whose density has the bound e^{E(r)} for the product, and accepted with the quotient of the two.
     More than four of five are for rates 1/scale above twice the smallest one, g; as the rate falls to g this goes to 0.
-    So below 1.18 g the logarithms of the eigenvalues, in falling order, are proposed with the density ∝ exp(-|l|/scale
+    So below TILT_BELOW * g the logarithms of the eigenvalues, in falling order, are proposed with the density ∝ exp(-|l|/scale
     + <rho, l>), rho_i = (m + 1 - 2i)/2, |rho| = g, and accepted with prod_{i<j} (1 - e^{-(l_i - l_j)}): since
     2 sinh((l_i - l_j)/2) = e^{(l_i - l_j)/2} (1 - e^{-(l_i - l_j)}) and sum_{i<j} (l_i - l_j)/2 = <rho, l>, that is the
     law of the eigenvalues. Both are exact everywhere; for m <= 10 one of them accepts more than one in 10^7.
@@ -306,7 +313,7 @@ class RiemannianLaplace:
         """Logarithms l [size, m] and eigenvectors U [size, m, m] with U diag(e^l) U^T from the law around I."""
         m, growth = self.manifold.point_shape[0], volume_growth(self.manifold)
         i, j = np.triu_indices(m, 1)
-        tilted = 1 / self.scale < 1.18 * growth and self.distance.upper == math.inf
+        tilted = 1 / self.scale < TILT_BELOW * growth and self.distance.upper == math.inf
         bound = _spd_log_bound(m)[0]
 
         def tilt(number: int) -> tuple[Array, Array]:
@@ -460,13 +467,64 @@ def laplace_scale(manifold: Manifold, sensitivity: float, epsilon: float, *, cut
     return (1 if manifold.homogeneous and not cut_off else 2) * sensitivity / epsilon
 
 
-# K-norm gradient ------------------------------------------------------------------------------------------------------
+# Mechanisms for the Fréchet mean --------------------------------------------------------------------------------------
+
+
+def _half_gradient_norm(manifold: Manifold, records: Array, w: Array) -> Array:
+    """||(1/n) sum_i Log_w(z_i)||_w = ||grad F(w)||_w/2, shape [k]; records [n, *point_shape], w [k, *point_shape]."""
+    return manifold.norm(w, manifold.log(w[:, None], records, strict=False).mean(axis=1))
+
+
+def _mean_in_ball(manifold: Manifold, records: Array, center: Array, radius: float) -> tuple[Array, float]:
+    """A point of the ball at or next to the Fréchet mean, and half the norm of the gradient there: over h, that bounds
+    its distance to the mean, because F is 2h-strongly convex in the ball."""
+    mean = frechet_mean(manifold, records, start=center, tolerance=1e-12 * radius).point
+    distance = float(manifold.dist(center, mean))
+    if distance > radius:  # by rounding, where all records lie at the edge
+        mean = manifold.exp(center, manifold.log(center, mean) * (radius / distance) * (1 - 1e-15))
+    return mean, float(_half_gradient_norm(manifold, records, mean[None])[0])
+
+
+class LaplaceMean:
+    """The Fréchet mean of n records in the public ball B_radius(center), computed to within tolerance * radius and
+    perturbed by the Riemannian Laplace law (dp-over-manifolds.txt, section 3).
+
+    Guarantee: a draw is epsilon-differentially private (delta = 0) for replace-one neighbours, n, center and radius
+    being public: the scale is `laplace_scale` of `frechet_mean_sensitivity`, the tolerance counted in.
+
+    Raises ValueError where the sensitivity has no bound, the law does not exist or has no exact sampler.
+    """
+
+    def __init__(
+        self, manifold: Manifold, center: Array, radius: float, n: int, epsilon: float, tolerance: float = 1e-8
+    ):
+        _positive("Laplace", epsilon=epsilon, tolerance=tolerance)
+        _sampled_exactly(manifold)
+        self.manifold, self.center, self.radius, self.tolerance = manifold, center, float(radius), tolerance * radius
+        self.sensitivity = frechet_mean_sensitivity(manifold, radius, n, self.tolerance)
+        self.law = RiemannianLaplace(manifold, laplace_scale(manifold, self.sensitivity, epsilon))
+        self.convexity = _shape_of_ball(manifold, radius, None)[0]
+
+    def mean(self, records: Array) -> Array:
+        """The Fréchet mean of records [n, *point_shape]. Raises RuntimeError if it is not found to the tolerance,
+        which rounding alone can bring about: nothing may then be released."""
+        mean, half_gradient = _mean_in_ball(self.manifold, records, self.center, self.radius)
+        if not half_gradient <= self.convexity * self.tolerance:
+            raise RuntimeError(
+                f"Laplace: the Fréchet mean was found to within {half_gradient / self.convexity:.3g} only, not "
+                f"{self.tolerance:.3g}; nothing was released. A larger tolerance, with more noise, may do"
+            )
+        return mean
+
+    def sample(self, records: Array, rng: np.random.Generator, size: int = 1) -> Array:
+        """Independent draws [size, *point_shape] for records [n, *point_shape] in the ball."""
+        return self.law.sample(self.mean(records), rng, size)
 
 
 class KNG:
     """The K-norm gradient mechanism for the Fréchet mean of n records in the public ball B_radius(center): density
     ∝ exp(-||grad F(w)||_w/scale) by the Riemannian volume, F(w) = (1/n) sum_i dist^2(w, z_i). On manifolds with cut
-    points (positive curvature) w is confined to the ball.
+    points (positive curvature) w is confined to the ball. (dp-riemannian-optimization.txt, Remark 4)
 
     scale = 2 sensitivity/epsilon, the sensitivity that of grad F (`mean_gradient_sensitivity`): between neighbours the
     density changes by up to e^{sensitivity/scale}, and its normaliser, which depends on the data, by as much again.
@@ -482,22 +540,17 @@ class KNG:
 
     def __init__(self, manifold: Manifold, center: Array, radius: float, n: int, epsilon: float):
         _positive("KNG", epsilon=epsilon)
-        if isinstance(manifold, SPDBuresWasserstein):
-            raise ValueError(f"KNG: manifold = {manifold} is incomplete; gradients are needed at all its points")
+        if not (manifold.complete and manifold.homogeneous):
+            raise ValueError(f"KNG: manifold = {manifold} is not complete and homogeneous; no scale is known to do")
         self.manifold, self.center, self.radius, self.n = manifold, center, float(radius), n
         self.scale = 2 * mean_gradient_sensitivity(manifold, radius, n) / epsilon
         self.convexity = _shape_of_ball(manifold, radius, None)[0]
         self.confined = math.isfinite(float(manifold.injectivity_radius(center)))
 
-    def gradient_norm(self, records: Array, w: Array) -> Array:
-        """||grad F(w)||_w, shape [k], for records [n, *point_shape] and w [k, *point_shape]."""
-        logs = self.manifold.log(w[:, None], records, strict=False)
-        return 2 * self.manifold.norm(w, logs.mean(axis=1))
-
     def log_density(self, records: Array, w: Array) -> Array:
         """-||grad F(w)||_w/scale, shape [k]: the logarithm of the density up to a constant; -inf outside the ball that
         w is confined to."""
-        value = -self.gradient_norm(records, w) / self.scale
+        value = -2 * _half_gradient_norm(self.manifold, records, w) / self.scale
         return np.where(self.manifold.dist(self.center, w) <= self.radius, value, -np.inf) if self.confined else value
 
     def proposal(self, reach: float = math.inf) -> RiemannianLaplace:
@@ -510,18 +563,17 @@ class KNG:
             ) from None
 
     def mean(self, records: Array) -> Array:
-        """The computed Fréchet mean."""
-        return frechet_mean(self.manifold, records, start=self.center, tolerance=1e-10 * self.radius).point
+        """The computed Fréchet mean of records [n, *point_shape]."""
+        return _mean_in_ball(self.manifold, records, self.center, self.radius)[0]
 
     def sample(self, records: Array, rng: np.random.Generator, size: int = 1) -> Array:
-        """Independent exact draws [size, *point_shape]; records [n, *point_shape] in the ball."""
-        mean = self.mean(records)
+        """Independent exact draws [size, *point_shape] for records [n, *point_shape] in the ball."""
+        mean, half_gradient = _mean_in_ball(self.manifold, records, self.center, self.radius)
         law = self.proposal(self.radius + float(self.manifold.dist(self.center, mean)) if self.confined else math.inf)
-        slack = float(self.gradient_norm(records, mean[None])[0]) / self.scale
 
         def propose(number: int) -> tuple[Array, Array]:
             w, r = law.sample_with_distance(mean, rng, number)
-            return w, self.log_density(records, w) + r / law.scale - slack
+            return w, self.log_density(records, w) + (2 * self.convexity * r - 2 * half_gradient) / self.scale
 
         return _accepted(propose, rng, size, most=_MOST_NUMBERS // records.size)
 
