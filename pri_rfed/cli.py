@@ -7,18 +7,18 @@ import sys
 
 import typer
 
-from pri_rfed.commands import data, run
+from pri_rfed.commands import client, data, run
 
 app = typer.Typer(
     name="pri-rfed",
     help="Private federated learning whose parameter lives on a Riemannian manifold.",
     no_args_is_help=True,
     add_completion=False,
-    rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
 app.command("run")(run.run)
 app.command("resume")(run.resume)
+app.command("client")(client.client)
 app.add_typer(data.app, name="data")
 
 

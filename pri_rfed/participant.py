@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from pri_rfed.data.agents import Records
-from pri_rfed.experiment.config import _named, _problem
+from pri_rfed.experiment.config import build_named, build_problem
 from pri_rfed.experiment.options import Built
 from pri_rfed.manifolds.base import Array
 from pri_rfed.policy import Policy
@@ -47,7 +47,7 @@ class Participant:
         self.count = len(records)
         self._problems: dict[str, tuple[Problem, Array]] = {}
         for table in policy.problems:
-            built = _problem(table, records.shape[1:])
+            built = build_problem(table, records.shape[1:])
             problem = _made(built)
             self._problems[_key(built.table)] = problem, problem.prepare_records(records)
         self._content = content_hash(records)
@@ -87,7 +87,7 @@ class Participant:
         if name not in self.policy.trainers:
             raise Refused(f"the owner does not allow the trainer {name}")
         try:
-            trainer = _made(_named("trainer", TRAINERS, plan.trainer))
+            trainer = _made(build_named("trainer", TRAINERS, plan.trainer))
         except ValueError as error:
             raise Refused(str(error)) from None
         if trainer.exchanges_gradients:

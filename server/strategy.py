@@ -68,7 +68,8 @@ class PriRFed(Strategy):
     """Runs the rounds of a coordinator over a Grid.
 
     problem, trainer: tables that say both to the clients. run: a name that no other run has. on_state: called with
-    every new state, before the next round begins.
+    every new state, before the next round begins. watch: called while clients are waited for; raises what makes that
+    vain.
     """
 
     def __init__(
@@ -81,11 +82,12 @@ class PriRFed(Strategy):
         run: str,
         exchange: Exchange | None = None,
         on_state: Callable[[State], None] | None = None,
+        watch: Callable[[], None] | None = None,
     ):
         self.coordinator, self.roster = coordinator, list(roster)
         self.problem, self.trainer, self.run_name = problem, trainer, run
         self.exchange = Exchange() if exchange is None else exchange
-        self.on_state = on_state
+        self.on_state, self.watch = on_state, watch
         self._index = {agent.name: i for i, agent in enumerate(self.roster)}
         if len(self._index) < len(self.roster):
             raise ValueError("roster: two agents have the same name")
@@ -245,6 +247,8 @@ class PriRFed(Strategy):
             if time.monotonic() > deadline:
                 shown = ", ".join(away[:5]) + (", …" if len(away) > 5 else "")
                 raise RunStopped(f"{len(away)} agents did not connect within {self.exchange.wait:g} s: {shown}")
+            if self.watch is not None:
+                self.watch()
             time.sleep(LONGEST_POLL)
 
 

@@ -14,17 +14,30 @@ import typer
 from pri_rfed.commands.data import DataDir
 
 if TYPE_CHECKING:
+    from pri_rfed.experiment.config import Experiment
     from pri_rfed.experiment.folder import RunFolder
-    from pri_rfed.experiment.run import Progress
+    from pri_rfed.experiment.run import NamedRuntime, Progress
 
-RUNTIMES = ("simulation",)
+RUNTIMES = ("simulation", "grid", "flower")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, the last line on stdout, and no summary.")]
 
 
+RuntimeName = Annotated[
+    str,
+    typer.Option(
+        "--runtime",
+        help="Where agents train: all at once in this process (simulation), in this process but by messages, as in a "
+        "federation (grid), or in processes of their own, over TLS (flower).",
+    ),
+]
+Clients = Annotated[int | None, typer.Option(help="Number of clients that agents are divided among. Without it: 4.")]
+
+
 def run(
     config: Annotated[Path, typer.Argument(help="Configuration, a TOML file; see the folder configs.")],
-    runtime: Annotated[str, typer.Option(help=f"Where agents train: {', '.join(RUNTIMES)}.")] = RUNTIMES[0],
+    runtime: RuntimeName = RUNTIMES[0],
+    clients: Clients = None,
     assignments: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY.SUB=VALUE", help="Override an entry of the configuration; repeatable."),
@@ -36,14 +49,13 @@ def run(
     seed: Annotated[int | None, typer.Option(help="Seed of the simulation; overrides run.seed.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Run a configuration: private federated learning with all agents in one process."""
+    """Run a configuration: private federated learning, all of it on this machine."""
     from pri_rfed.data.download import DataFolders
-    from pri_rfed.experiment.config import ConfigError, load, override, read_toml
+    from pri_rfed.experiment.config import load, override, read_toml
     from pri_rfed.experiment.folder import RunFolder
     from pri_rfed.experiment.run import start
 
-    if runtime not in RUNTIMES:
-        raise ConfigError([f"--runtime {runtime}: there is only {', '.join(RUNTIMES)}"])
+    _check_runtime(runtime)
     with _interruptible():
         tables = read_toml(config)
         tables = override(tables, assignments or [])
@@ -54,12 +66,14 @@ def run(
         experiment = load(tables, DataFolders(data_dir))
         folder = RunFolder.create(experiment.run.name, out)
         with _progress() as report:
-            summary = start(experiment, folder, report)
+            summary = start(experiment, folder, report, _runtime(runtime, experiment, clients, folder))
         _tell(folder, summary, as_json)
 
 
 def resume(
     run_dir: Annotated[Path, typer.Argument(help="Folder of a run that was interrupted.")],
+    runtime: RuntimeName = RUNTIMES[0],
+    clients: Clients = None,
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
@@ -69,6 +83,7 @@ def resume(
     from pri_rfed.experiment.folder import RunFolder, versions
     from pri_rfed.experiment.run import resume as go_on
 
+    _check_runtime(runtime)
     folder = RunFolder.open(run_dir)
     summary = folder.read("summary.json")
     if summary is not None:
@@ -82,8 +97,30 @@ def resume(
     with _interruptible():
         experiment = load(read_toml(folder.config), DataFolders(data_dir))
         with _progress() as report:
-            summary = go_on(experiment, folder, report)
+            summary = go_on(experiment, folder, report, _runtime(runtime, experiment, clients, folder))
         _tell(folder, summary, as_json)
+
+
+def _check_runtime(name: str) -> None:
+    if name not in RUNTIMES:
+        raise ValueError(f"--runtime {name}: there is only {', '.join(RUNTIMES)}")
+
+
+def _runtime(name: str, experiment: Experiment, clients: int | None, folder: RunFolder) -> NamedRuntime:
+    """The runtime of that name, for this experiment."""
+    from pri_rfed.experiment.run import SIMULATION, NamedRuntime
+
+    if name == SIMULATION.name:
+        return SIMULATION
+    from server.rehearsal import in_process, over_flower
+    from server.strategy import Exchange
+
+    number = min(4, len(experiment.agents)) if clients is None else clients
+    if name == "grid":
+        from clients.app import app
+
+        return NamedRuntime(name, in_process(experiment, app, number, Exchange()))
+    return NamedRuntime(name, over_flower(experiment, number, Exchange(), folder.path / "logs"))
 
 
 def _tell(folder: RunFolder, summary: dict[str, Any], as_json: bool) -> None:
@@ -97,15 +134,16 @@ def _tell(folder: RunFolder, summary: dict[str, Any], as_json: bool) -> None:
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends with a message and exit code 130."""
+    """Ctrl-C ends with a message and exit code 130, a run that cannot go on with exit code 1."""
     from pri_rfed.experiment.run import Interrupted
 
     try:
         yield
     except Interrupted as stop:
         how = f"continue with: pri-rfed resume {stop.folder.path}"
-        print(f"\ninterrupted after round {stop.round}; {how}", file=sys.stderr)
-        raise typer.Exit(130) from None
+        said = "interrupted" if stop.reason is None else f"{stop.reason}\nstopped"
+        print(f"\n{said} after round {stop.round}; {how}", file=sys.stderr)
+        raise typer.Exit(130 if stop.reason is None else 1) from None
     except KeyboardInterrupt:
         print("\ninterrupted before the run began", file=sys.stderr)
         raise typer.Exit(130) from None

@@ -134,7 +134,8 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def override(tables: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:
-    """The tables with `key.sub=value` assignments applied, values as in TOML (a bare word is taken for a text).
+    """The tables with `key.sub=value` assignments applied: values as in TOML, a bare word is taken for a text, and an
+    empty value removes the entry.
 
     Raises ConfigError with everything that is no assignment.
     """
@@ -146,13 +147,10 @@ def override(tables: dict[str, Any], assignments: Sequence[str]) -> dict[str, An
         if not equals or len(names) < 2 or not all(names):
             errors.append(f"--set {assignment}: must be of the form section.key=value")
             continue
-        try:
-            value = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            if not re.fullmatch(r"\s*[\w./-]+\s*", text):
-                errors.append(f"--set {assignment}: {text.strip() or 'nothing'} is no TOML value")
-                continue
-            value = text.strip()
+        value = _value(text.strip())
+        if value is None and text.strip():
+            errors.append(f"--set {assignment}: {text.strip()} is no TOML value")
+            continue
         here = tables
         for name in names[:-1]:
             below = here.get(name, {})
@@ -162,10 +160,20 @@ def override(tables: dict[str, Any], assignments: Sequence[str]) -> dict[str, An
             here[name] = dict(below)
             here = here[name]
         else:
-            here[names[-1]] = value
+            here.pop(names[-1], None)
+            if value is not None:
+                here[names[-1]] = value
     if errors:
         raise ConfigError(errors)
     return tables
+
+
+def _value(text: str) -> Any:
+    """A TOML value, or a bare word as a text; None where it is neither."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text if re.fullmatch(r"[\w./-]+", text) else None
 
 
 def load(tables: Mapping[str, Any], folders: DataFolders) -> Experiment:
@@ -185,7 +193,7 @@ def load(tables: Mapping[str, Any], folders: DataFolders) -> Experiment:
     privacy = build("privacy", PrivacyOptions, section["privacy"])
     calibrated = section["privacy"].get("epsilon") is not None and "noise" not in section["trainer"]
     trainer = _trainer(section["trainer"], calibrated)
-    aggregation = _named("aggregation", AGGREGATIONS, {"name": "tangent-mean"} | section["aggregation"])
+    aggregation = build_named("aggregation", AGGREGATIONS, {"name": "tangent-mean"} | section["aggregation"])
     source, partition, errors_in_data = _data_options(section["data"])
     for built in (run, privacy, trainer, aggregation):
         errors += built.errors
@@ -195,7 +203,7 @@ def load(tables: Mapping[str, Any], folders: DataFolders) -> Experiment:
     data, agents = _load_data(source, partition, folders, seed, errors)
     problem: Built[Problem] = Built()
     if data is not None:
-        problem = _problem(section["problem"], data.records.shape[1:])
+        problem = build_problem(section["problem"], data.records.shape[1:])
         errors += problem.errors
     elif "name" not in section["problem"]:
         errors.append("problem.name is missing")
@@ -239,7 +247,7 @@ def _choose(section: str, key: str, known: Mapping[str, Any], table: Mapping[str
     return known[name], []
 
 
-def _named(section: str, known: Mapping[str, Callable[..., Any]], table: Mapping[str, Any]) -> Built[Any]:
+def build_named(section: str, known: Mapping[str, Callable[..., Any]], table: Mapping[str, Any]) -> Built[Any]:
     """The object of the class that the table names by its key `name`."""
     cls, errors = _choose(section, "name", known, table)
     if cls is None:
@@ -254,7 +262,7 @@ def _trainer(table: dict[str, Any], calibrated: bool) -> Built[Trainer]:
     cls = TRAINERS.get(str(table.get("name")))
     if calibrated and cls is not None and "noise" in parameters(cls):
         table = {"noise": 1.0, "noise_unit": "sensitivity"} | table
-    return _named("trainer", TRAINERS, table)
+    return build_named("trainer", TRAINERS, table)
 
 
 def _data_options(table: dict[str, Any]) -> tuple[Built[Source], Built[Partition], list[str]]:
@@ -265,7 +273,7 @@ def _data_options(table: dict[str, Any]) -> tuple[Built[Source], Built[Partition
     if not isinstance(divided, dict):
         said = "is missing" if divided is None else f"= {shown(divided)}: must be a table"
         return source, Built(), [*errors, *source.errors, f"data.partition {said}"]
-    partition = _named("data.partition", PARTITIONS, divided)
+    partition = build_named("data.partition", PARTITIONS, divided)
     return source, partition, [*errors, *source.errors, *partition.errors]
 
 
@@ -330,7 +338,7 @@ def _own_class(name: str) -> Callable[..., Problem] | str:
     return found
 
 
-def _problem(table: dict[str, Any], record_shape: tuple[int, ...]) -> Built[Problem]:
+def build_problem(table: dict[str, Any], record_shape: tuple[int, ...]) -> Built[Problem]:
     """The problem. What follows from the records' shape is not asked for: `n`, and the size of a manifold."""
     options = {key: value for key, value in table.items() if key != "name"}
     name = table.get("name")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
+from pri_rfed.coordinator import RunStopped
 from pri_rfed.data.agents import AgentArrays
 from pri_rfed.experiment.config import Experiment
 from pri_rfed.experiment.folder import RunFolder, to_json, versions
@@ -20,7 +21,7 @@ from pri_rfed.privacy.dominance import hardest
 from pri_rfed.privacy.events import Event, repeat
 from pri_rfed.privacy.report import by_accountant, epsilon_by_round, finite_or_none, global_event
 from pri_rfed.problems import Problem
-from pri_rfed.simulation import Result, State, simulate
+from pri_rfed.simulation import Result, Runtime, State, simulate
 
 SECONDS_BETWEEN_CHECKPOINTS = 1.0
 POINTS_OF_A_CURVE = 25
@@ -28,10 +29,22 @@ Curve = list[tuple[int, float]]
 
 
 class Interrupted(Exception):
-    """The run was interrupted after `round` rounds; its folder holds all that it takes to go on."""
+    """The run was interrupted after `round` rounds; its folder holds all that it takes to go on. reason: why it could
+    not go on by itself; None where somebody stopped it."""
 
-    def __init__(self, folder: RunFolder, round: int):
-        self.folder, self.round = folder, round
+    def __init__(self, folder: RunFolder, round: int, reason: str | None = None):
+        self.folder, self.round, self.reason = folder, round, reason
+
+
+@dataclass(frozen=True)
+class NamedRuntime:
+    """Where the rounds are carried out; None: in this process, all agents at once."""
+
+    name: str
+    carry_out: Runtime | None = None
+
+
+SIMULATION = NamedRuntime("simulation")
 
 
 @dataclass(frozen=True)
@@ -45,23 +58,32 @@ class Progress:
     epsilon: float
 
 
-def start(experiment: Experiment, folder: RunFolder, report: Callable[[Progress], None]) -> dict[str, Any]:
-    """Run the experiment in a new folder; returns its summary. Raises Interrupted on Ctrl-C."""
+def start(
+    experiment: Experiment, folder: RunFolder, report: Callable[[Progress], None], runtime: NamedRuntime = SIMULATION
+) -> dict[str, Any]:
+    """Run the experiment in a new folder; returns its summary. Raises Interrupted on Ctrl-C, and when agents that are
+    not in this process fail the run."""
     folder.write("config.toml", tomli_w.dumps(experiment.resolved))
     folder.write("versions.json", to_json(versions()))
     folder.write("rounds.jsonl", "")
-    return _go(experiment, folder, None, report)
+    return _go(experiment, folder, None, report, runtime)
 
 
-def resume(experiment: Experiment, folder: RunFolder, report: Callable[[Progress], None]) -> dict[str, Any]:
-    """Go on with the run in the folder from its checkpoint; returns its summary. Raises Interrupted on Ctrl-C."""
+def resume(
+    experiment: Experiment, folder: RunFolder, report: Callable[[Progress], None], runtime: NamedRuntime = SIMULATION
+) -> dict[str, Any]:
+    """Go on with the run in the folder from its checkpoint; returns its summary. Raises what `start` does."""
     state = State.load(folder.checkpoint) if folder.checkpoint.is_file() else None
     folder.keep_rounds(0 if state is None else state.round)
-    return _go(experiment, folder, state, report)
+    return _go(experiment, folder, state, report, runtime)
 
 
 def _go(
-    experiment: Experiment, folder: RunFolder, state: State | None, report: Callable[[Progress], None]
+    experiment: Experiment,
+    folder: RunFolder,
+    state: State | None,
+    report: Callable[[Progress], None],
+    runtime: NamedRuntime,
 ) -> dict[str, Any]:
     spent = _global_curve(experiment)
     latest, saved = state, -SECONDS_BETWEEN_CHECKPOINTS
@@ -69,10 +91,14 @@ def _go(
 
     def on_round(now: State) -> None:
         nonlocal latest, saved
-        latest = now
+        before, latest = latest, now
+        if now.round == (0 if before is None else before.round):
+            now.save(folder.checkpoint)  # agents were drawn in vain, and have spent
+            return
         record = now.history[-1]
         folder.append_round(dict(record))
-        if now.round == rounds or time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS:
+        # What other processes did is never done again; a simulation can repeat a second's rounds.
+        if runtime.carry_out or now.round == rounds or time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS:
             now.save(folder.checkpoint)
             saved = time.monotonic()
         epsilon = next(epsilon for t, epsilon in spent if t >= now.round)
@@ -92,23 +118,25 @@ def _go(
             evaluate_every=experiment.run.evaluate_every,
             on_round=on_round,
             resume_from=state,
+            runtime=runtime.carry_out,
         )
-        return _finish(experiment, folder, result, spent)
-    except KeyboardInterrupt:
+        return _finish(experiment, folder, result, spent, runtime.name)
+    except (KeyboardInterrupt, RunStopped) as stop:
         if latest is not None:
             latest.save(folder.checkpoint)
-        raise Interrupted(folder, 0 if latest is None else latest.round) from None
+        reason = str(stop) if isinstance(stop, RunStopped) else None
+        raise Interrupted(folder, 0 if latest is None else latest.round, reason) from None
 
 
 # Afterwards ---------------------------------------------------------------------------------------------------------
 
 
-def _finish(experiment: Experiment, folder: RunFolder, result: Result, spent: Curve) -> dict[str, Any]:
+def _finish(experiment: Experiment, folder: RunFolder, result: Result, spent: Curve, runtime: str) -> dict[str, Any]:
     """Write what a finished run has to show; the summary last, for it says that the run is finished."""
     folder.write_point(result.point)
     privacy = _privacy(experiment, result, spent)
     folder.write("privacy.json", to_json(privacy))
-    summary = _summary(experiment, folder, result, privacy)
+    summary = _summary(experiment, folder, result, privacy, runtime)
     title = f"{experiment.run.name}: {experiment.problem.name}, {experiment.trainer.name}"
     plot_run(folder.path, title, folder.rounds(), privacy["by_round"])
     folder.write("summary.json", to_json(summary))
@@ -139,7 +167,8 @@ def _ledger_curve(experiment: Experiment, result: Result) -> Curve:
     most: list[dict[int, int]] = []
     sizes = np.unique(counts).tolist()
     for record in result.history:
-        taken[record["sampled"]] += 1
+        for draw in (*record.get("repeated", ()), record):
+            taken[draw["sampled"]] += 1
         most.append({n: int(taken[counts == n].max()) for n in sizes})
     length = len(most)
     at = sorted({max(1, round(length ** (i / (POINTS_OF_A_CURVE - 1)))) for i in range(POINTS_OF_A_CURVE)})
@@ -186,7 +215,7 @@ def mean_loss(problem: Problem, agents: AgentArrays, point: Array) -> float:
 
 
 def _summary(
-    experiment: Experiment, folder: RunFolder, result: Result, privacy: dict[str, Any]
+    experiment: Experiment, folder: RunFolder, result: Result, privacy: dict[str, Any], runtime: str
 ) -> dict[str, Any]:
     last = result.history[-1]
     cost, risk = last.get("cost"), last.get("excess_risk")
@@ -198,7 +227,7 @@ def _summary(
     return {
         "run_dir": str(folder.path),
         "name": experiment.run.name,
-        "runtime": "simulation",
+        "runtime": runtime,
         "data": experiment.description,
         "problem": experiment.problem.name,
         "trainer": experiment.trainer.name,
