@@ -25,7 +25,7 @@ MOST_POINTS = 1 << 18
 """A grid is made coarser rather than longer than this before composition."""
 TAIL = 1e-16
 """Mass that one operation may cut off (and move to infinity)."""
-MOST_AT_ONCE = 4096
+MOST_AT_ONCE = 1024
 """Compositions done by one transform; more are done in turns, the grid being made coarser in between."""
 
 
