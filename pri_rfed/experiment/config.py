@@ -212,8 +212,9 @@ def load(tables: Mapping[str, Any], folders: DataFolders) -> Experiment:
     if problem.value is not None and agents is not None:
         if trainer.value is not None:
             errors += _misfits(trainer.value, problem.value, agents)
-        if run.value is not None and run.value.sampled > len(agents):
-            errors.append(f"run.sampled = {run.value.sampled}: must be at most {len(agents)}, the number of agents")
+        sampled = section["run"].get("sampled", 1)
+        if isinstance(sampled, int) and sampled > len(agents):
+            errors.append(f"run.sampled = {sampled}: must be at most {len(agents)}, the number of agents")
     if errors:
         raise ConfigError(errors)
     assert run.value and privacy.value and trainer.value and aggregation.value and problem.value and agents and data

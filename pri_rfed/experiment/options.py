@@ -6,6 +6,7 @@ nothing is written twice.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import inspect
 import json
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
 from typing import Any, Generic, TypeVar, get_type_hints
 
-from pydantic import ConfigDict, Field, ValidationError, create_model
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 T = TypeVar("T")
 
@@ -70,26 +71,44 @@ def build(
     required = {name for name, (_, default) in known.items() if default is ...}
     built: Built[T] = Built()
     options = dict(table)
+    stand_ins: set[str] = set()
     while True:
-        # What is wrong is reported and left out, so that its default shows what else is wrong.
+        # What is wrong is reported and left out, so that its default, or something of its type, shows what else is.
         try:
             values = model.model_validate_json(json.dumps(options, default=str))
             typed = {name: getattr(values, f"option_{name}") for name in known}
-            built.value = make(**typed, **given)
-            built.table = {name: plain(value) for name, value in typed.items() if value is not None}
-            return built
+            value = make(**typed, **given)
         except ValidationError as error:
             wrong = _group(error)
             for key, parts in wrong.items():
-                built.errors += _in_words(section, key, options, parts, list(known))
+                if key not in stand_ins:
+                    built.errors += _in_words(section, key, options, parts, list(known))
             names = set(wrong)
         except ValueError as error:
-            named = _named_options(str(error), options)
+            named = [(name, text) for name, text in _named_options(str(error), options) if name not in stand_ins]
             built.errors += [f"{section}.{text}" if name else f"{section}: {text}" for name, text in named]
             names = {name for name, _ in named if name}
-        if not names or names & required:
+        else:
+            if not stand_ins:
+                built.value = value
+                built.table = {name: plain(value) for name, value in typed.items() if value is not None}
+            return built
+        if not names or names & stand_ins:
             return built
         options = {key: value for key, value in options.items() if key not in names}
+        for name in names & required:
+            options[name] = _stand_in(known[name][0])
+            stand_ins.add(name)
+
+
+def _stand_in(kind: Any) -> Any:
+    """Something of that type: 1, 'a', or a list of nothing."""
+    candidates: tuple[Any, ...] = (1, "a", [])
+    for value in candidates:
+        with contextlib.suppress(ValidationError):
+            TypeAdapter(kind).validate_json(json.dumps(value), strict=True)
+            return value
+    return None
 
 
 def parameters(make: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:

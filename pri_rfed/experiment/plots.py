@@ -21,6 +21,7 @@ def plot_run(folder: Path, title: str, rounds: Sequence[dict[str, Any]], privacy
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     style: dict[Any, Any] = {
         "font.size": 10,
@@ -39,6 +40,7 @@ def plot_run(folder: Path, title: str, rounds: Sequence[dict[str, Any]], privacy
             figure, axes = plt.subplots(figsize=(5.6, 3.6))
             if draw(axes, rounds, privacy):
                 axes.set_xlabel("round $t$")
+                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
                 axes.set_title(title, loc="left", fontsize=10, color=GREY)
                 for suffix in ("png", "svg"):
                     metadata = {"Date": None} if suffix == "svg" else None
@@ -55,9 +57,17 @@ def _series(rounds: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list
 
 
 def _log_if_positive(axes: Any, values: Sequence[float]) -> None:
-    """A logarithmic axis, except where it would say nothing; nothing below what rounding leaves is shown."""
-    if min(values) > 0 and max(values) > 3 * min(values):
-        axes.set_yscale("log")
+    """A logarithmic axis, except where it would say nothing; plain numbers on it where it spans little."""
+    if min(values) <= 0 or max(values) < 3 * min(values):
+        return
+    axes.set_yscale("log")
+    if max(values) < 30 * min(values):
+        from matplotlib.ticker import LogLocator
+
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_minor_locator(LogLocator(subs=range(1, 10)))
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter("")
 
 
 def _risk(axes: Any, rounds: Sequence[dict[str, Any]], privacy: dict[str, Any]) -> bool:
