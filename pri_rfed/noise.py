@@ -282,10 +282,10 @@ class RiemannianLaplace:
     r^{d-1} prod_{i<j} sinhc(r |t_i - t_j|/2), t the eigenvalues of u: (r, u) is proposed with the r of
     `laplace_distance`, whose density has the bound e^{E(r)} for the product, and accepted with the quotient of the two.
     More than four of five are for rates 1/scale above twice the smallest one, g; as the rate falls to g this goes to 0.
-    So below TILT_BELOW * g the logarithms of the eigenvalues, in falling order, are proposed with the density ∝ exp(-|l|/scale
-    + <rho, l>), rho_i = (m + 1 - 2i)/2, |rho| = g, and accepted with prod_{i<j} (1 - e^{-(l_i - l_j)}): since
-    2 sinh((l_i - l_j)/2) = e^{(l_i - l_j)/2} (1 - e^{-(l_i - l_j)}) and sum_{i<j} (l_i - l_j)/2 = <rho, l>, that is the
-    law of the eigenvalues. Both are exact everywhere; for m <= 10 one of them accepts more than one in 10^7.
+    So below TILT_BELOW * g the logarithms of the eigenvalues, in falling order, are proposed with the density
+    ∝ exp(-|l|/scale + <rho, l>), rho_i = (m + 1 - 2i)/2, |rho| = g, and accepted with prod_{i<j} (1 - e^{l_j - l_i}):
+    since 2 sinh((l_i - l_j)/2) = e^{(l_i - l_j)/2} (1 - e^{l_j - l_i}) and sum_{i<j} (l_i - l_j)/2 = <rho, l>, that is
+    the law of the eigenvalues. Both are exact everywhere; for m <= 10 one of them accepts more than one in 10^7.
 
     Raises ValueError where the law does not exist (`volume_growth`), or the manifold is not in LAPLACE_MANIFOLDS.
     """
@@ -344,18 +344,20 @@ _MOST_NUMBERS = 1 << 20
 def _accepted(
     propose: Callable[[int], tuple[Array, Array]], rng: np.random.Generator, size: int, most: int
 ) -> Array:
-    """The first `size` accepted ones of a sequence of proposals, made in growing batches of at most `most`.
+    """The first `size` accepted ones of a sequence of proposals, made in batches of at most `most`.
 
     propose(number) -> proposals [number, ...] and the logarithms [number] of their probabilities of acceptance.
     """
     kept: list[Array] = []
-    missing, number = size, size + 8
+    missing, tried, number = size, 0, size + 8
     while missing > 0:
-        proposals, log_probability = propose(max(1, min(number, most)))
-        good = proposals[log_probability >= -rng.standard_exponential(len(proposals))][:missing]
+        number = max(1, min(number, most))
+        proposals, log_probability = propose(number)
+        good = proposals[log_probability >= -rng.standard_exponential(number)][:missing]
         kept.append(good)
-        missing -= len(good)
-        number *= 2
+        missing, tried = missing - len(good), tried + number
+        # As many as are likely to do at the rate so far; twice as many as ever if none was accepted.
+        number = 8 + int(1.2 * missing * tried / max(size - missing, 0.5))
     return np.concatenate(kept)
 
 
