@@ -364,8 +364,7 @@ def build_problem(table: dict[str, Any], record_shape: tuple[int, ...]) -> Built
             given["manifold"] = make_manifold(str(kept.setdefault("manifold", options.pop("manifold"))), record_shape)
         except ValueError as error:
             return Built(errors=[f"problem.{error}"])
-    if "center" in kinds and ("center" in options or options.get("radius") is not None):
-        manifold = given["manifold"]
+    if "center" in kinds:
         if "center" in options:
             kept["center"] = options.pop("center")
             try:
@@ -373,7 +372,7 @@ def build_problem(table: dict[str, Any], record_shape: tuple[int, ...]) -> Built
             except (ValueError, TypeError):
                 return Built(errors=[f"problem.center = {shown(kept['center'])}: must be a list of numbers"])
         else:
-            given["center"] = origin(manifold)
+            given["center"] = origin(given["manifold"]) if options.get("radius") is not None else None
     built = build("problem", cls, options, given)
     built.table = kept | built.table
     return built
