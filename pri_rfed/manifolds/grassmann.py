@@ -23,7 +23,7 @@ class Grassmann(Frames):
 
     A complete symmetric space. log is unique while all principal angles are below pi/2, which covers the ball of radius
     pi/2, the injectivity radius, and more. The curvature lies in [0, 2] (Wong 1968); it is 1 for r = 1 and r = m - 1
-    (projective space).
+    (projective space; taken so, too, where that is a circle, which has none).
 
     Accuracy: with the singular values c of w^T x, the log is (x - w w^T x) q f(w^T x q), where q aligns x with w and
     f(c) = arccos(c) / sqrt(1 - c^2) is smooth on [0, 1]: so no digits are lost near zero nor near the cut locus. The
@@ -37,12 +37,7 @@ class Grassmann(Frames):
     def __init__(self, m: int, r: int):
         super().__init__(m, r)
         self.dim = (self.m - self.r) * self.r
-        if self.dim == 1:
-            self.curvature_bounds = (0.0, 0.0)
-        elif min(self.r, self.m - self.r) == 1:
-            self.curvature_bounds = (1.0, 1.0)
-        else:
-            self.curvature_bounds = (0.0, 2.0)
+        self.curvature_bounds = (1.0, 1.0) if min(self.r, self.m - self.r) == 1 else (0.0, 2.0)
 
     def _aligned_log(self, w: Array, x: Array) -> tuple[Array, Array, Array]:
         """The logarithm [..., m, r] in the basis w u instead of w; the principal angles' cosines [..., r]; and u."""

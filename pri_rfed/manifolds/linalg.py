@@ -74,7 +74,9 @@ def eigh(a: Array) -> tuple[Array, Array]:
 def cholesky(w: Array) -> Array:
     """The lower triangular L with L L^T = w, shape [..., m, m]; NaN where w is not numerically positive definite."""
     try:
-        return np.asarray(np.linalg.cholesky(w))
+        lower = np.linalg.cholesky(w)
+        good = np.isfinite(lower).all(axis=(-2, -1), keepdims=True)
+        return np.where(good, lower, np.nan)
     except np.linalg.LinAlgError:
         if np.ndim(w) == 2:
             return np.full_like(w, np.nan)

@@ -16,6 +16,9 @@ import numpy as np
 from pri_rfed.manifolds.base import Array, Manifold
 from pri_rfed.manifolds.linalg import cholesky, eigh, frobenius, relative, solve_lower, svd_graded, sym, transpose
 
+# For steps so long that floating point cannot hold their end: it comes out as infinite or NaN, and is no valid point.
+_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
+
 
 class _SPD(Manifold):
     """What does not depend on the metric, given the isometry `_whiten`."""
@@ -99,9 +102,9 @@ class SPDAffineInvariant(_SPD):
 
     Accuracy: log and dist use the singular values of L_w^-1 L_x, whose squares are the eigenvalues of w^-1 x, and for
     neighbours the eigenvalues of L_w^-1 (x - w) L_w^-T, so that they are accurate relative to their own size however
-    near the points are. Rounding the entries of w already moves the results by eps cond(w), relatively, and more than a
-    small multiple of that is not lost; where a bad condition comes from a diagonal scaling (diagonal or graded
-    matrices), nothing is, at least up to condition 1e12.
+    near the points are. Rounding the entries of w already moves the results by eps cond(w), relatively, and no more
+    than a small multiple of that is lost. Where the bad condition of w, x and w^-1 x comes from a scaling of the axes
+    (diagonal or graded matrices), nothing is lost up to 1e12.
     """
 
     name = "spd-affine-invariant"
@@ -136,11 +139,13 @@ class SPDAffineInvariant(_SPD):
         """Infinite: a Hadamard manifold."""
         return np.full(self.batch_shape(w), np.inf)
 
+    @_OVERFLOW
     def exp(self, w: Array, v: Array) -> Array:
         lower = cholesky(w)
         values, vectors = eigh(_whiten_by(lower, v))
         return _gram(lower @ (vectors * np.exp(0.5 * values)[..., None, :]))
 
+    @_OVERFLOW
     def retract(self, w: Array, v: Array) -> Array:
         """w + v + v w^-1 v / 2: agrees with `exp` to second order, is positive definite for every v, and needs no
         eigenvalues. Written as (F F^T + w)/2, F = L + v L^-T.
@@ -154,9 +159,10 @@ class SPDAffineInvariant(_SPD):
         return sym((f * logs[..., None, :]) @ transpose(f))
 
     def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
-        """E v E^T with E = (x w^-1)^½ = L A^½ L^-1, A = L^-1 x L^-T."""
-        lower, logs, vectors = self._spectrum(w, x)
-        f = lower @ (vectors * np.exp(0.5 * logs)[..., None, :]) @ transpose(vectors)
+        """E v E^T with E = (x w^-1)^½. With L L^T = w, K K^T = x and L^-1 K = U S V^T, E = K V U^T L^-1."""
+        lower, end = cholesky(w), cholesky(x)
+        u, _, vt = svd_graded(solve_lower(lower, end))
+        f = end @ transpose(u @ vt)
         return sym(f @ _whiten_by(lower, v) @ transpose(f))
 
     def riemannian_gradient(self, w: Array, egrad: Array) -> Array:
@@ -205,8 +211,8 @@ class SPDLogEuclidean(_SPD):
 
     def _difference(self, w: Array, x: Array) -> Array:
         lower, p, s, vt = _factors(w)
-        upper, q, t, ut = _factors(x)
-        d = transpose(solve_lower(upper, transpose(solve_lower(lower, x - w))))
+        end, q, t, ut = _factors(x)
+        d = transpose(solve_lower(end, transpose(solve_lower(lower, x - w))))
         near = (frobenius(d) < 1.0)[..., None, None]
         far = 2.0 * ((q * t[..., None, :]) @ transpose(q) - (p * s[..., None, :]) @ transpose(p))
         return np.where(near, self._log_difference(p, s, vt, q, t, ut, np.where(near, d, 0.0)), far)
@@ -218,6 +224,7 @@ class SPDLogEuclidean(_SPD):
         """Infinite: isometric to a Euclidean space."""
         return np.full(self.batch_shape(w), np.inf)
 
+    @_OVERFLOW
     def exp(self, w: Array, v: Array) -> Array:
         _, p, logs, _ = _factors(w)
         values, vectors = eigh(2.0 * (p * logs[..., None, :]) @ transpose(p) + self._whiten(w, v))
@@ -290,8 +297,8 @@ class SPDBuresWasserstein(_SPD):
     def _alignment(self, w: Array, x: Array) -> tuple[Array, Array]:
         """A with A A^T = w, and N - A for the N with N N^T = x that is nearest to A."""
         a, b = cholesky(w), cholesky(x)
-        u, s, vt = svd_graded(transpose(a) @ b)
-        return a, b @ transpose(u @ vt) + 0.0 * s[..., None, :] - a
+        u, _, vt = svd_graded(transpose(a) @ b)
+        return a, b @ transpose(u @ vt) - a
 
     def _log_and_dist(self, w: Array, x: Array) -> tuple[Array, Array]:
         a, z = self._alignment(w, x)
@@ -310,6 +317,7 @@ class SPDBuresWasserstein(_SPD):
         """sqrt(l_min(w)), exact."""
         return np.exp(_factors(w)[2][..., -1])
 
+    @_OVERFLOW
     def exp(self, w: Array, v: Array) -> Array:
         lower = cholesky(w)
         return _gram(lower + self._in_eigenbasis(w, v, -1.0) @ lower)

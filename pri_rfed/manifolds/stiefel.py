@@ -115,9 +115,9 @@ class Stiefel(Frames):
     log (LogError), as every pair with dist(w, x) >= pi has none, and its dist is NaN.
 
     Parallel transport has no closed form; `parallel_transport` is another isometry, v -> R v with the orthogonal R of
-    R^m that has R w = x and is the identity on what is orthogonal to w and x: R h = h - s G s^T h for w^T h = 0, s =
-    w + x and G^-1 = I + x^T w. It is smooth for dist(w, x) < pi, where x^T w has no eigenvalue -1, and parallel for r
-    = 1.
+    R^m that has R w = x and is the identity on what is orthogonal to w and x: with s = w + x and G^-1 = I + x^T w,
+    R h = h - s G s^T h for w^T h = 0. It is smooth for dist(w, x) < pi, where x^T w has no eigenvalue -1, and it is
+    parallel for r = 1.
     """
 
     name = "stiefel"
