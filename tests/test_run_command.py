@@ -1,0 +1,372 @@
+"""The command line from end to end: run, resume, data."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest import DATA, ROOT, at_hand
+
+from pri_rfed.cli import main
+from pri_rfed.data.download import DataFolders
+from pri_rfed.experiment.config import Experiment, load, override, read_toml
+from pri_rfed.experiment.folder import RunFolder
+from pri_rfed.experiment.run import Interrupted, Progress, start
+from pri_rfed.privacy.accountants import best_epsilon
+from pri_rfed.privacy.events import event_from_dict
+from pri_rfed.simulation import State
+
+QUICKSTART = str(ROOT / "configs" / "quickstart.toml")
+PLOTS = {f"{name}.{suffix}" for name in ("risk", "gradient_norm", "epsilon") for suffix in ("png", "svg")}
+
+
+class Ended(tuple[int, str, str]):
+    """How a command ended: exit code, stdout, stderr."""
+
+    code = property(lambda self: self[0])
+    out = property(lambda self: self[1])
+    err = property(lambda self: self[2])
+
+
+@pytest.fixture
+def pri_rfed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Run a command line in this process, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["pri-rfed", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        return Ended((code if isinstance(code, int) else 0 if code is None else 1, *capsys.readouterr()))
+
+    return run
+
+
+def experiment_of(path: Path, *assignments: str) -> Experiment:
+    return load(override(read_toml(path), [f"run.name={path.stem}", *assignments]), DataFolders(DATA))
+
+
+def ignore(progress: Progress) -> None:
+    pass
+
+
+# A run
+
+
+def test_a_run_and_its_folder(pri_rfed: Any, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    ended = pri_rfed("run", QUICKSTART, "--set", "run.rounds=3", "--seed", "5", "--out", out, "--json")
+    assert ended.code == 0
+    (line,) = ended.out.splitlines()
+    summary = json.loads(line)
+    assert {
+        "run_dir", "rounds", "seconds", "cost", "excess_risk", "delta", "epsilon_global", "epsilon_ledger_max"
+    } <= set(summary)  # fmt: skip
+    assert summary["run_dir"] == str(out) and summary["rounds"] == 3 and summary["seed"] == 5
+    assert summary["private"] is True and summary["delta"] == 1e-5
+    assert 1.99 < summary["epsilon_global"] <= 2
+    assert summary["excess_risk"] >= 0 > summary["cost"]
+
+    files = {path.name for path in out.iterdir()}
+    assert files == PLOTS | {
+        "config.toml", "versions.json", "rounds.jsonl", "checkpoint.npz", "point.npy", "privacy.json", "summary.json"
+    }  # fmt: skip
+    assert json.loads((out / "summary.json").read_text()) == summary
+    rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+    assert [r["round"] for r in rounds] == [1, 2, 3] and all(len(r["sampled"]) == 5 for r in rounds)
+    assert rounds[-1]["cost"] == summary["cost"]
+    point = np.load(out / "point.npy")
+    assert point.shape == (64,) and np.isclose(np.linalg.norm(point), 1)
+    np.testing.assert_array_equal(State.load(out / "checkpoint.npz").point, point)
+    for name in PLOTS:
+        head = (out / name).read_bytes()[:100]
+        assert head.startswith(b"\x89PNG") if name.endswith("png") else b"<?xml" in head
+
+    # The privacy record can be accounted for anew.
+    privacy = json.loads((out / "privacy.json").read_text())
+    (group,) = privacy["groups"]
+    event = event_from_dict(group["global_event"])
+    assert best_epsilon(event, privacy["delta"]).epsilon == pytest.approx(summary["epsilon_global"])
+    most = max(sum(agent in r["sampled"] for r in rounds) for agent in range(10))
+    assert group["most_participations"] == most
+    assert privacy["accountants"]["pld"]["sound"] and not privacy["accountants"]["theorem-4.2"]["sound"]
+
+    # The resolved configuration reproduces the run.
+    again = pri_rfed("run", out / "config.toml", "--out", tmp_path / "again", "--json")
+    assert again.code == 0
+    assert (tmp_path / "again" / "point.npy").read_bytes() == (out / "point.npy").read_bytes()
+    assert (tmp_path / "again" / "config.toml").read_text() == (out / "config.toml").read_text()
+
+
+def test_the_summary_says_what_is_private(pri_rfed: Any) -> None:
+    ended = pri_rfed("run", QUICKSTART, "--set", "run.rounds=2")
+    assert ended.code == 0
+    for words in ("10 agents", "before the run  ε = ", "after the run   ε = ", "one record of one agent is replaced",
+                  "the server included", "δ = 1e-05", "Diagnostics, not private", "runs/quickstart-"):  # fmt: skip
+        assert words in ended.out
+    second = pri_rfed("run", QUICKSTART, "--set", "run.rounds=2")
+    assert second.code == 0 and len(list(Path("runs").iterdir())) == 2, "a second run has a folder of its own"
+
+
+def test_a_run_without_noise_claims_nothing(pri_rfed: Any) -> None:
+    arguments = ("--set", "run.rounds=2", "--set", "privacy.epsilon=", "--set", "trainer.noise=0")
+    told = pri_rfed("run", QUICKSTART, *arguments)
+    assert "No privacy guarantee" in told.out and "before the run" not in told.out
+    summary = json.loads(pri_rfed("run", QUICKSTART, *arguments, "--json").out)
+    assert summary["private"] is False
+    assert summary["epsilon_global"] is None and summary["epsilon_ledger_max"] is None
+    assert not (Path(summary["run_dir"]) / "epsilon.png").exists()
+
+
+def test_the_cost_is_that_of_the_output(pri_rfed: Any) -> None:
+    arguments = ("--set", "run.rounds=6", "--set", "run.output=uniform", "--json")
+    summary = json.loads(pri_rfed("run", QUICKSTART, *arguments).out)
+    folder = Path(summary["run_dir"])
+    experiment = experiment_of(folder / "config.toml")
+    cost = experiment.problem.loss(np.load(folder / "point.npy"), experiment.agents.all_records()).mean()
+    assert summary["cost"] == pytest.approx(cost, rel=1e-12)
+    rounds = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert summary["cost"] != pytest.approx(rounds[-1]["cost"], rel=1e-6)
+    least = rounds[-1]["cost"] - rounds[-1]["excess_risk"]
+    assert summary["excess_risk"] == pytest.approx(cost - least, rel=1e-9)
+
+
+def test_diagnostics_can_be_left_out(pri_rfed: Any) -> None:
+    ended = pri_rfed("run", QUICKSTART, "--set", "run.rounds=2", "--set", "run.evaluate_every=0", "--json")
+    summary = json.loads(ended.out)
+    assert summary["cost"] is None and summary["excess_risk"] is None
+    assert not (Path(summary["run_dir"]) / "risk.png").exists()
+
+
+def test_whole_agents_are_protected_too_by_a_server_that_adds_noise(pri_rfed: Any) -> None:
+    arguments = ("--set", "run.rounds=2", "--set", "aggregation.name=agent-level-mean", "--set", "aggregation.clip=0.5",
+                 "--set", "aggregation.noise_multiplier=2")  # fmt: skip
+    ended = pri_rfed("run", QUICKSTART, *arguments)
+    assert "whole agents    ε = " in ended.out
+    (folder,) = Path("runs").iterdir()
+    level = json.loads((folder / "privacy.json").read_text())["agent_level"]
+    assert best_epsilon(event_from_dict(level["event"]), 1e-5).epsilon == pytest.approx(level["epsilon"])
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("arguments", "lines"),
+    [
+        (["run", "nowhere.toml"], ["nowhere.toml: there is no such file"]),
+        (
+            ["run", QUICKSTART, "--set", "trainer.stepsize=1", "--set", "privacy.delta=2", "--set", "run.sampled=11"],
+            [
+                "privacy.delta = 2: must be more than 0 and less than 1",
+                "trainer.stepsize: unknown key; did you mean step_size?",
+                "run.sampled = 11: must be at most 10, the number of agents",
+            ],
+        ),
+        (["run", QUICKSTART, "--set", "rounds=3"], ["--set rounds=3: must be of the form section.key=value"]),
+        (["run", QUICKSTART, "--seed", "-3"], ["run.seed = -3: must be at least 0"]),
+        (["resume", "."], [". is no run folder: it holds no config.toml"]),
+        (["data", "get", "minst"], ["unknown data set 'minst'; there are mnist, emg, satimage, ijcnn1, ihc"]),
+    ],
+)
+def test_a_mistake_is_a_line_each_and_no_traceback(pri_rfed: Any, arguments: list[str], lines: list[str]) -> None:
+    ended = pri_rfed(*arguments)
+    assert ended.code == 2 and ended.out == ""
+    assert ended.err.splitlines() == lines
+    assert not Path("runs").exists(), "nothing is left behind"
+
+
+def test_an_unknown_runtime_is_refused(pri_rfed: Any) -> None:
+    ended = pri_rfed("run", QUICKSTART, "--runtime", "spark")
+    assert ended.code == 2 and "--runtime spark: there is only simulation" in ended.err
+
+
+def test_a_run_never_overwrites_another(pri_rfed: Any, tmp_path: Path) -> None:
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "precious").write_text("1")
+    ended = pri_rfed("run", QUICKSTART, "--out", tmp_path / "full")
+    assert ended.code == 2
+    assert "the folder is not empty" in ended.err and f"pri-rfed resume {tmp_path / 'full'}" in ended.err
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["precious"]
+
+
+def test_data_list(pri_rfed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PRIRFED_DATA", str(tmp_path))
+    ended = pri_rfed("data", "list")
+    assert ended.code == 0 and "mnist" in ended.out and "emg" in ended.out and str(tmp_path) in ended.out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    heavy = {"numpy", "scipy", "matplotlib", "pydantic", "sklearn", "dp_accounting", "autodp", "flwr", "rich"}
+    code = f"import sys, pri_rfed.cli; print(sorted({heavy!r} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"
+
+
+# Interruption
+
+
+@pytest.mark.parametrize(("stop", "output"), [(0, "last"), (1, "last"), (4, "last"), (4, "uniform")])
+def test_an_interrupted_run_resumes_to_the_identical_result(
+    pri_rfed: Any, tmp_path: Path, stop: int, output: str
+) -> None:
+    experiment = experiment_of(Path(QUICKSTART), "run.rounds=6", f"run.output={output}")
+    whole = RunFolder.create("whole", tmp_path / "whole")
+    expected = start(experiment, whole, ignore)
+
+    def interrupt(progress: Progress) -> None:
+        if progress.round == stop:
+            raise KeyboardInterrupt
+
+    broken = RunFolder.create("broken", tmp_path / "broken")
+    if stop == 0:
+        broken.write("config.toml", (whole.path / "config.toml").read_text())
+        broken.write("rounds.jsonl", "")
+    else:
+        with pytest.raises(Interrupted) as stopped:
+            start(experiment, broken, interrupt)
+        assert stopped.value.round == stop
+        # A process that dies hard may leave rounds that the checkpoint does not know of, the last one cut off.
+        with (broken.path / "rounds.jsonl").open("a") as file:
+            file.write(f'{{"round": {stop + 1}, "cost": 0}}\n{{"round": {stop + 2}, "co')
+    ended = pri_rfed("resume", broken.path, "--json")
+    assert ended.code == 0
+    summary = json.loads(ended.out)
+    for key in set(expected) - {"run_dir", "seconds"}:
+        assert summary[key] == expected[key], key
+    assert (broken.path / "point.npy").read_bytes() == (whole.path / "point.npy").read_bytes()
+    for mine, its in zip(broken.rounds(), whole.rounds(), strict=True):
+        assert mine | {"seconds": 0} == its | {"seconds": 0}
+
+    ended = pri_rfed("resume", broken.path)
+    assert ended.code == 0 and "this run is finished, there is nothing to resume" in ended.err
+
+
+SLOW_ROUNDS = """
+[run]
+name = "slow"
+rounds = 60
+[problem]
+name = "principal-eigenvector"
+[data]
+source = "synthetic-pca"
+records = 60000
+dimension = 60
+[data.partition]
+name = "iid"
+agents = 20
+[trainer]
+name = "dp-rsgd"
+noise = 0.01
+steps = 20
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL], ids=lambda kill: kill.name)
+def test_a_run_that_is_stopped_from_outside(pri_rfed: Any, tmp_path: Path, kill: signal.Signals) -> None:
+    config, out = tmp_path / "slow.toml", tmp_path / "out"
+    config.write_text(SLOW_ROUNDS)
+    command = [sys.executable, "-m", "pri_rfed.cli", "run", str(config), "--out", str(out)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        while process.poll() is None and not (out / "checkpoint.npz").is_file():
+            time.sleep(0.01)
+        process.send_signal(kill)
+        _, told = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    if kill is signal.SIGINT:
+        assert process.returncode == 130
+        assert f"continue with: pri-rfed resume {out}" in told and "Traceback" not in told
+    assert not (out / "summary.json").exists()
+    assert 0 < State.load(out / "checkpoint.npz").round < 60
+    assert pri_rfed("resume", out).code == 0
+    assert pri_rfed("run", config, "--out", tmp_path / "whole").code == 0
+    assert (out / "point.npy").read_bytes() == (tmp_path / "whole" / "point.npy").read_bytes()
+
+
+# What the shipped configurations show
+
+
+def shipped(name: str, *needs: str) -> list[Path]:
+    """The configuration, if the files that it needs are at hand."""
+    return [ROOT / "configs" / f"{name}.toml"] if not needs or at_hand(*needs) else []
+
+
+MNIST = shipped("mnist_pca", "mnist/train-images-idx3-ubyte.gz", "mnist/train-labels-idx1-ubyte.gz")
+EMG = shipped("emg_spd_mean", "emg/emg.csv.gz")
+SYNTHETIC = [*shipped("quickstart"), *shipped("synthetic_pca"), *shipped("synthetic_spd")]
+
+
+def risk(experiment: Experiment, folder: Path) -> float:
+    """The excess risk of a run, as a share of the least cost."""
+    summary = start(experiment, RunFolder.create("run", folder), ignore)
+    return summary["excess_risk"] / abs(summary["cost"] - summary["excess_risk"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", [*SYNTHETIC, *MNIST, *EMG], ids=lambda path: path.stem)
+def test_risk_falls_as_epsilon_grows(config: Path, tmp_path: Path) -> None:
+    seeds = 2 if config in SYNTHETIC else 1
+    risks = [
+        np.mean(
+            [
+                risk(
+                    experiment_of(config, f"privacy.epsilon={epsilon}", "run.evaluate_every=1000", f"run.seed={seed}"),
+                    tmp_path / f"{epsilon}-{seed}",
+                )
+                for seed in range(seeds)
+            ]
+        )
+        for epsilon in (0.25, 1, 4)
+    ]
+    assert risks[0] > risks[1] > risks[2]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("config", "changes"),
+    [
+        *((path, ("trainer.step_size=0.5", "run.rounds=60")) for path in shipped("quickstart")),
+        *((path, ("trainer.step_size=0.5", "run.rounds=400", "data.gap=0.3")) for path in shipped("synthetic_pca")),
+        *((path, ("trainer.step_size=0.4", "run.rounds=20")) for path in shipped("synthetic_spd")),
+        *((path, ("trainer.step_size=0.5", "run.rounds=60")) for path in MNIST),
+        *((path, ("trainer.step_size=0.2", "run.rounds=30")) for path in EMG),
+    ],
+    ids=lambda value: value.stem if isinstance(value, Path) else "",
+)
+def test_without_noise_the_optimum_is_reached(config: Path, changes: tuple[str, ...], tmp_path: Path) -> None:
+    plain = ("privacy.epsilon=", "trainer.noise=0", "trainer.steps=1", "run.sampled=1.0", "run.evaluate_every=1000")
+    assert abs(risk(experiment_of(config, *plain, *changes), tmp_path / "run")) < 1e-8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("config", MNIST, ids=lambda path: path.stem)
+def test_mnist_at_epsilon_1(config: Path, tmp_path: Path) -> None:
+    noise = experiment_of(config).resolved["trainer"]["noise"]
+    risks = [
+        risk(
+            experiment_of(config, f"run.seed={seed}", f"trainer.noise={noise}", "trainer.noise_unit=sensitivity"),
+            tmp_path / str(seed),
+        )
+        for seed in range(5)
+    ]
+    assert np.mean(risks) < 0.05
+
+
+def test_quickstart_needs_no_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("PRIRFED_DATA", raising=False)
+    monkeypatch.setattr("pri_rfed.data.download.cache_folder", lambda: tmp_path / "empty")
+    assert tomllib.loads(Path(QUICKSTART).read_text())["data"]["source"] == "digits"
+    assert len(load(override(read_toml(Path(QUICKSTART)), ["run.name=q"]), DataFolders()).agents) == 10
