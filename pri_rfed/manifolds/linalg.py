@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 
 from pri_rfed.manifolds.base import Array
 
+# Numbers too large for floating point become infinite or NaN without a warning: the checks of points find them.
+quiet = np.errstate(over="ignore", invalid="ignore")
+
 
 def transpose(a: Array) -> Array:
     """a^T, shape [..., n, m]."""
@@ -50,6 +53,7 @@ def svd(a: Array) -> tuple[Array, Array, Array]:
     return u, s * mark, vt
 
 
+@quiet
 def svd_graded(a: Array) -> tuple[Array, Array, Array]:
     """The same for square matrices whose rows and columns may be of very different sizes.
 
@@ -95,6 +99,7 @@ def solve(a: Array, b: Array) -> Array:
         return np.stack([solve(*entry) for entry in zip(a, b, strict=True)])
 
 
+@quiet
 def solve_lower(lower: Array, b: Array) -> Array:
     """L^-1 b for lower triangular L by forward substitution, shape [..., m, n].
 

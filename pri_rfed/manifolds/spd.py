@@ -14,10 +14,17 @@ from typing import final
 import numpy as np
 
 from pri_rfed.manifolds.base import Array, Manifold
-from pri_rfed.manifolds.linalg import cholesky, eigh, frobenius, relative, solve_lower, svd_graded, sym, transpose
-
-# For steps so long that floating point cannot hold their end: it comes out as infinite or NaN, and is no valid point.
-_OVERFLOW = np.errstate(over="ignore", invalid="ignore")
+from pri_rfed.manifolds.linalg import (
+    cholesky,
+    eigh,
+    frobenius,
+    quiet,
+    relative,
+    solve_lower,
+    svd_graded,
+    sym,
+    transpose,
+)
 
 
 class _SPD(Manifold):
@@ -139,13 +146,13 @@ class SPDAffineInvariant(_SPD):
         """Infinite: a Hadamard manifold."""
         return np.full(self.batch_shape(w), np.inf)
 
-    @_OVERFLOW
+    @quiet
     def exp(self, w: Array, v: Array) -> Array:
         lower = cholesky(w)
         values, vectors = eigh(_whiten_by(lower, v))
         return _gram(lower @ (vectors * np.exp(0.5 * values)[..., None, :]))
 
-    @_OVERFLOW
+    @quiet
     def retract(self, w: Array, v: Array) -> Array:
         """w + v + v w^-1 v / 2: agrees with `exp` to second order, is positive definite for every v, and needs no
         eigenvalues. Written as (F F^T + w)/2, F = L + v L^-T.
@@ -224,7 +231,7 @@ class SPDLogEuclidean(_SPD):
         """Infinite: isometric to a Euclidean space."""
         return np.full(self.batch_shape(w), np.inf)
 
-    @_OVERFLOW
+    @quiet
     def exp(self, w: Array, v: Array) -> Array:
         _, p, logs, _ = _factors(w)
         values, vectors = eigh(2.0 * (p * logs[..., None, :]) @ transpose(p) + self._whiten(w, v))
@@ -317,7 +324,7 @@ class SPDBuresWasserstein(_SPD):
         """sqrt(l_min(w)), exact."""
         return np.exp(_factors(w)[2][..., -1])
 
-    @_OVERFLOW
+    @quiet
     def exp(self, w: Array, v: Array) -> Array:
         lower = cholesky(w)
         return _gram(lower + self._in_eigenbasis(w, v, -1.0) @ lower)
