@@ -612,7 +612,7 @@ class KNG:
 
 
 def kng_mcmc(
-    kng: KNG, records: Array, rng: np.random.Generator, *, burn_in: int = 5000, step: float = 1.0
+    kng: KNG, records: Array, rng: np.random.Generator, *, burn_in: int = 5000, step: float = 0.5
 ) -> Array:
     """One draw [*point_shape] of `kng` from a Metropolis-Hastings chain: a comparison, as it is published, and no
     mechanism. After any finite number of steps the law of the chain is only near the one that the guarantee is for, by

@@ -641,7 +641,7 @@ def test_kng_on_the_circle_stays_in_the_ball() -> None:
     center = manifold.random_point(rng)
     at = np.array([1.4, 1.0, 1.2, 0.9])
     records = manifold.exp(center, manifold.from_coordinates(center, at[:, None]))
-    kng = KNG(manifold, center, 1.5, 4, 3.0)
+    kng = KNG(manifold, center, 1.5, 4, 1.0)
     drawn = manifold.coordinates(center, manifold.log(center, kng.sample(records, rng, DRAWS)))[:, 0]
     shifted = at.mean() + 1.5  # both ends count from the lower end of the arc
     has_scale(drawn + 1.5, lambda s: grid_cdf(lambda r: -2 * np.abs(r - shifted) / s, 3.0), kng.scale)
@@ -726,7 +726,7 @@ def test_kng_chain_comes_near_its_density() -> None:
     manifold, rng = Euclidean(2), generator(22)
     records = scattered(manifold, np.zeros(2), 1.0, 5, rng)
     kng = KNG(manifold, np.zeros(2), 1.0, 5, 2.0)
-    drawn = np.stack([kng_mcmc(kng, records, rng, burn_in=60) for _ in range(400)])
+    drawn = np.stack([kng_mcmc(kng, records, rng, burn_in=60, step=1.0) for _ in range(400)])
     distance = manifold.dist(records.mean(axis=0), drawn)
     assert p_value(distance, stats.gamma(2, scale=kng.scale / 2).cdf) > 1e-3
     circle = Sphere(2)

@@ -121,7 +121,7 @@ class KNGMean(_PerturbedMean):
 
     sampler: Sampler = "exact"
     burn_in: int = 5000
-    step: float = 1.0
+    step: float = 0.5
 
     def _check_fields(self, fields: Fields) -> None:
         super()._check_fields(fields)
