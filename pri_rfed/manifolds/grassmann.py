@@ -90,4 +90,4 @@ class Grassmann(Frames):
 def _arccos_over_sine(c: Array) -> Array:
     """arccos(c) / sqrt(1 - c^2) on [0, 1], 1 at 1."""
     sine = np.sqrt((1.0 - c) * (1.0 + c))
-    return np.where(sine > 0, np.arctan2(sine, c) / np.where(sine > 0, sine, 1.0), 1.0)
+    return np.where(sine > 0, np.arccos(c) / np.where(sine > 0, sine, 1.0), 1.0)
