@@ -1,8 +1,10 @@
 """Random perturbations on a manifold: the tangent Gaussian, the Riemannian Laplace law and the K-norm gradient law.
 
 The samplers are exact in real arithmetic: rejection from a bounding density, no Markov chain (`kng_mcmc`, kept as a
-comparison, is the exception). How many proposals a draw takes depends on the point it is centred at, or on the data: a
-timing channel, which nobody may observe. It is never released and no function here returns it.
+comparison, is the exception). Results are then rounded to points that float64 can hold, which is coarse near the rim of
+the Poincaré ball and near singular matrices: post-processing. How many proposals a draw takes depends on the point it
+is centred at, or on the data: a timing channel, which nobody may observe. It is never released, and no function here
+returns it.
 """
 
 from __future__ import annotations
@@ -156,8 +158,7 @@ class LogConcave:
                 return f(r) * math.exp(float(self.log_density(np.asarray(r))) - self.top)
 
         return sum(
-            float(quad(integrand, a, b, limit=200, epsabs=0.0, epsrel=1e-10)[0])
-            for a, b in itertools.pairwise(marks)
+            float(quad(integrand, a, b, limit=200, epsabs=0.0, epsrel=1e-10)[0]) for a, b in itertools.pairwise(marks)
         )
 
 
@@ -235,9 +236,7 @@ def _spd_distance_bound(m: int, rate: float, upper: float) -> LogConcave:
     """The law with density ∝ e^{-rate r} r^{d-1} e^{E(r)}; E as `_spd_log_bound` has it, d = m (m + 1) / 2."""
     k = m * (m + 1) // 2 - 1
     bound, derivative = _spd_log_bound(m)
-    return LogConcave(
-        lambda r: -rate * r + xlogy(k, r) + bound(r), lambda r: -rate + k / r + derivative(r), upper
-    )
+    return LogConcave(lambda r: -rate * r + xlogy(k, r) + bound(r), lambda r: -rate + k / r + derivative(r), upper)
 
 
 def _spd_log_bound(m: int) -> tuple[Callable[[Array], Array], Callable[[float], float]]:
@@ -281,7 +280,7 @@ class RiemannianLaplace:
     vectors and r from `laplace_distance`. On affine-invariant SPD matrices the volume in these coordinates is
     r^{d-1} prod_{i<j} sinhc(r |t_i - t_j|/2), t the eigenvalues of u: (r, u) is proposed with the r of
     `laplace_distance`, whose density has the bound e^{E(r)} for the product, and accepted with the quotient of the two.
-    More than four of five are for rates 1/scale above twice the smallest one, g; as the rate falls to g this goes to 0.
+    About four of five are at the rate 1/scale = 2 g, g the smallest one, and more above; towards g it becomes none.
     So below TILT_BELOW * g the logarithms of the eigenvalues, in falling order, are proposed with the density
     ∝ exp(-|l|/scale + <rho, l>), rho_i = (m + 1 - 2i)/2, |rho| = g, and accepted with prod_{i<j} (1 - e^{l_j - l_i}):
     since 2 sinh((l_i - l_j)/2) = e^{(l_i - l_j)/2} (1 - e^{l_j - l_i}) and sum_{i<j} (l_i - l_j)/2 = <rho, l>, that is
@@ -341,9 +340,7 @@ _MOST_NUMBERS = 1 << 20
 """How many numbers a batch of proposals may hold."""
 
 
-def _accepted(
-    propose: Callable[[int], tuple[Array, Array]], rng: np.random.Generator, size: int, most: int
-) -> Array:
+def _accepted(propose: Callable[[int], tuple[Array, Array]], rng: np.random.Generator, size: int, most: int) -> Array:
     """The first `size` accepted ones of a sequence of proposals, made in batches of at most `most`.
 
     propose(number) -> proposals [number, ...] and the logarithms [number] of their probabilities of acceptance.
@@ -477,10 +474,12 @@ def _half_gradient_norm(manifold: Manifold, records: Array, w: Array) -> Array:
     return manifold.norm(w, manifold.log(w[:, None], records, strict=False).mean(axis=1))
 
 
-def _mean_in_ball(manifold: Manifold, records: Array, center: Array, radius: float) -> tuple[Array, float]:
+def _mean_in_ball(
+    manifold: Manifold, records: Array, center: Array, radius: float, tolerance: float
+) -> tuple[Array, float]:
     """A point of the ball at or next to the Fréchet mean, and half the norm of the gradient there: over h, that bounds
-    its distance to the mean, because F is 2h-strongly convex in the ball."""
-    mean = frechet_mean(manifold, records, start=center, tolerance=1e-12 * radius).point
+    its distance to the mean, because F is 2h-strongly convex in the ball. It is below `tolerance` if it can be."""
+    mean = frechet_mean(manifold, records, start=center, tolerance=tolerance).point
     distance = float(manifold.dist(center, mean))
     if distance > radius:  # by rounding, where all records lie at the edge
         mean = manifold.exp(center, manifold.log(center, mean) * (radius / distance) * (1 - 1e-15))
@@ -510,8 +509,9 @@ class LaplaceMean:
     def mean(self, records: Array) -> Array:
         """The Fréchet mean of records [n, *point_shape]. Raises RuntimeError if it is not found to the tolerance,
         which rounding alone can bring about: nothing may then be released."""
-        mean, half_gradient = _mean_in_ball(self.manifold, records, self.center, self.radius)
-        if not half_gradient <= self.convexity * self.tolerance:
+        enough = self.convexity * self.tolerance
+        mean, half_gradient = _mean_in_ball(self.manifold, records, self.center, self.radius, enough / 10)
+        if not half_gradient <= enough:
             raise RuntimeError(
                 f"Laplace: the Fréchet mean was found to within {half_gradient / self.convexity:.3g} only, not "
                 f"{self.tolerance:.3g}; nothing was released. A larger tolerance, with more noise, may do"
@@ -566,11 +566,14 @@ class KNG:
 
     def mean(self, records: Array) -> Array:
         """The computed Fréchet mean of records [n, *point_shape]."""
-        return _mean_in_ball(self.manifold, records, self.center, self.radius)[0]
+        return self._mean(records)[0]
+
+    def _mean(self, records: Array) -> tuple[Array, float]:
+        return _mean_in_ball(self.manifold, records, self.center, self.radius, 1e-9 * self.radius)
 
     def sample(self, records: Array, rng: np.random.Generator, size: int = 1) -> Array:
         """Independent exact draws [size, *point_shape] for records [n, *point_shape] in the ball."""
-        mean, half_gradient = _mean_in_ball(self.manifold, records, self.center, self.radius)
+        mean, half_gradient = self._mean(records)
         law = self.proposal(self.radius + float(self.manifold.dist(self.center, mean)) if self.confined else math.inf)
 
         def propose(number: int) -> tuple[Array, Array]:
@@ -611,9 +614,7 @@ class KNG:
         return 0.5 * float(betainc((k - 1) / 2, 0.5, 1 - cosine**2)) if k > 1 else 0.5
 
 
-def kng_mcmc(
-    kng: KNG, records: Array, rng: np.random.Generator, *, burn_in: int = 5000, step: float = 0.5
-) -> Array:
+def kng_mcmc(kng: KNG, records: Array, rng: np.random.Generator, *, burn_in: int = 5000, step: float = 0.5) -> Array:
     """One draw [*point_shape] of `kng` from a Metropolis-Hastings chain: a comparison, as it is published, and no
     mechanism. After any finite number of steps the law of the chain is only near the one that the guarantee is for, by
     an amount nobody knows, so there is **no guarantee of privacy** (its event is NonPrivate). Use `KNG.sample`.

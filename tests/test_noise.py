@@ -659,9 +659,7 @@ def test_kng_on_the_circle_stays_in_the_ball() -> None:
     ],
     ids=str,
 )
-def test_kng_keeps_epsilon_and_needs_its_scale(
-    manifold: Manifold, radius: float, epsilon: float, upper: float
-) -> None:
+def test_kng_keeps_epsilon_and_needs_its_scale(manifold: Manifold, radius: float, epsilon: float, upper: float) -> None:
     """Between neighbours the density, normaliser and all, never changes by more than epsilon; its exponent alone by
     nearly the half of epsilon that is meant for it, so that a smaller scale would show."""
     rng, n = generator(20), 3

@@ -101,9 +101,7 @@ def test_uploads_are_points_that_depend_on_the_agent_alone(
     [(RiemannianLaplaceMean(epsilon=3.0), 1.0), (KNGMean(epsilon=3.0), 2.0)],
     ids=["laplace", "kng"],
 )
-def test_noise_has_the_scale_that_epsilon_asks_for(
-    trainer: RiemannianLaplaceMean | KNGMean, factor: float
-) -> None:
+def test_noise_has_the_scale_that_epsilon_asks_for(trainer: RiemannianLaplaceMean | KNGMean, factor: float) -> None:
     """In flat space both are a Laplace law around the mean, the one with the scale 2 r/(n epsilon), the other with
     twice that."""
     problem = FrechetMean(Euclidean(4), np.zeros(4), 1.0)
