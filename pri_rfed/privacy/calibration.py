@@ -87,6 +87,17 @@ def calibrate(event_of: Callable[[float], Event], epsilon: float, delta: float) 
     return _least_noise(lambda noise: [event_of(noise)], epsilon, delta)
 
 
+def gaussian_mu(epsilon: float, delta: float) -> float:
+    """sensitivity/sigma of the Gaussian release that is exactly (epsilon, delta)-private (Balle, Wang 2018, Thm. 8)."""
+
+    def excess(log_mu: float) -> float:
+        mu = math.exp(log_mu)
+        a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+        return float(special.ndtr(a) - np.exp(min(epsilon + special.log_ndtr(b), 0.0))) - delta
+
+    return math.exp(optimize.brentq(excess, math.log(1e-9), math.log(1e9)))
+
+
 def _least_noise(events_of: Callable[[float], Sequence[Event]], epsilon: float, delta: float) -> float:
     """The least noise at which none of `events_of(noise)` spends more than the target."""
     _check_target(epsilon, delta)
@@ -344,19 +355,8 @@ def _guess(
     total_mu: Callable[[float], float], epsilon: float, delta: float, low: float = -50.0, high: float = 50.0
 ) -> float:
     """Roughly the x at which the rising `total_mu(x)` becomes that of a Gaussian release of (epsilon, delta)."""
-    target = _gaussian_mu(epsilon, delta)
+    target = gaussian_mu(epsilon, delta)
     for _ in range(30):
         middle = (low + high) / 2
         low, high = (low, middle) if total_mu(middle) > target else (middle, high)
     return (low + high) / 2
-
-
-def _gaussian_mu(epsilon: float, delta: float) -> float:
-    """The mu of the Gaussian release that is exactly (epsilon, delta)-private (Balle and Wang 2018, Theorem 8)."""
-
-    def excess(log_mu: float) -> float:
-        mu = math.exp(log_mu)
-        a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-        return float(special.ndtr(a) - np.exp(min(epsilon + special.log_ndtr(b), 0.0))) - delta
-
-    return math.exp(optimize.brentq(excess, math.log(1e-9), math.log(1e9)))

@@ -347,7 +347,8 @@ class Ledger:
         A budget below what is spent is allowed: then every further release is refused. The rule itself must be fixed
         before the first release, or it is no filter.
 
-        Raises ValueError for a bad target, LedgerError where the rule would change after a release.
+        Raises ValueError for a bad target, and for one that allows no release at all before there was any; LedgerError
+        where the rule would change after a release.
         """
         if not dataset or not dataset.isprintable() or dataset != dataset.strip():
             raise ValueError(f"dataset = {dataset!r} must be a printable name without blanks around it")
@@ -358,14 +359,19 @@ class Ledger:
         limit = rule.limit(epsilon, delta)
         body = {"epsilon": epsilon, "delta": delta, "rule": rule.to_dict(), "limit": limit}
         with self._transaction(write=True) as (connection, entries):
-            if any(entry.dataset == dataset for entry in entries):
-                before = _status(entries, dataset)
-                if before.releases and before.budget.rule != rule:
-                    raise LedgerError(
-                        f"data set {dataset!r}: {before.releases} releases are counted under the rule "
-                        f"{json.dumps(before.budget.rule.to_dict())}; a rule is fixed before the first release, only "
-                        "epsilon and delta can be changed after it"
+            before = _status(entries, dataset) if any(entry.dataset == dataset for entry in entries) else None
+            if before is None or not before.releases:
+                if limit == 0:
+                    raise ValueError(
+                        f"epsilon = {epsilon:g} at delta = {delta:g} does not allow a single release under the rule "
+                        f"{json.dumps(rule.to_dict())}"
                     )
+            elif before.budget.rule != rule:
+                raise LedgerError(
+                    f"data set {dataset!r}: {before.releases} releases are counted under the rule "
+                    f"{json.dumps(before.budget.rule.to_dict())}; a rule is fixed before the first release, only "
+                    "epsilon and delta can be changed after it"
+                )
             return _status([*entries, _append(connection, entries, dataset, "budget", body)], dataset)
 
     def status(self, dataset: str) -> Status:
@@ -457,7 +463,7 @@ def _checked_entries(connection: sqlite3.Connection) -> list[Entry]:
     if (version := _value(connection, "PRAGMA user_version")) != FORMAT_VERSION:
         raise LedgerError(f"is a ledger of format {version}; this project reads {FORMAT_VERSION}")
     if (said := _value(connection, "PRAGMA integrity_check")) != "ok":
-        raise LedgerError(f"{_DAMAGED} ({said})")
+        raise LedgerError(f"{_DAMAGED} ({' '.join(str(said).split())})")
     if {sql for (sql,) in connection.execute("SELECT sql FROM sqlite_master")} != set(_SCHEMA):
         raise LedgerError(f"{_DAMAGED} (its tables are not those of a ledger)")
     rows = connection.execute("SELECT number, time, dataset, kind, body, hash FROM entries ORDER BY number").fetchall()
