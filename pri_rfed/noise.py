@@ -33,7 +33,7 @@ from pri_rfed.manifolds import (
 REACH = 700.0
 """No distance beyond this is drawn on a space that grows exponentially: float64 holds numbers up to e^709."""
 
-TILT_BELOW = 1.18
+TILT_BELOW = 1.17
 """Up to this multiple of the smallest rate, Laplace draws of SPD matrices are proposed from a tilted law."""
 
 LAPLACE_MANIFOLDS = (Euclidean, Sphere, Hyperboloid, PoincareBall, SPDAffineInvariant, SPDLogEuclidean)
