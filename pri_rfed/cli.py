@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pri_rfed.commands import client, data, run
+from pri_rfed.commands import client, data, ledger, privacy, run
 
 app = typer.Typer(
     name="pri-rfed",
@@ -19,6 +19,9 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("client")(client.client)
+app.command("account")(privacy.account)
+app.command("calibrate")(privacy.calibrate)
+app.add_typer(ledger.app, name="ledger")
 app.add_typer(data.app, name="data")
 
 
