@@ -14,8 +14,6 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.integrate import quad
-from scipy.special import betainc, xlogy
 
 from pri_rfed.frechet import frechet_mean
 from pri_rfed.manifolds import (
@@ -148,6 +146,8 @@ class LogConcave:
     def _integral(self, f: Callable[[float], float], lower: float, upper: float) -> float:
         if upper <= lower:
             return 0.0
+        from scipy.integrate import quad  # here, because it is slow to import and sampling does without
+
         # Sixty times the width of the hull on either side of the mode hold all but e^-60.
         lower = max(lower, self.left - 60 / self.up)
         upper = min(upper, self.right + 60 / self.down)
@@ -190,7 +190,7 @@ def laplace_distance(manifold: Manifold, scale: float, upper: float = math.inf) 
         )
     if isinstance(manifold, Sphere):
         upper = min(upper, math.pi)
-        return LogConcave(lambda r: -rate * r + xlogy(k, np.sin(r)), lambda r: -rate + k / math.tan(r), upper)
+        return LogConcave(lambda r: -rate * r + _log_power(k, np.sin(r)), lambda r: -rate + k / math.tan(r), upper)
     if isinstance(manifold, SPDAffineInvariant) and manifold.m > 1:
         law = _spd_distance_bound(manifold.m, rate, upper)
     elif growth > 0:
@@ -201,13 +201,18 @@ def laplace_distance(manifold: Manifold, scale: float, upper: float = math.inf) 
             upper,
         )
     else:
-        return LogConcave(lambda r: -rate * r + xlogy(k, r), lambda r: -rate + k / r, upper)
+        return LogConcave(lambda r: -rate * r + _log_power(k, r), lambda r: -rate + k / r, upper)
     if law.log_tail(REACH) > math.log(1e-16):
         raise ValueError(
             f"Laplace: scale = {scale:.6g} on {manifold} is so near the bound 1/{growth:.6g} = {1 / growth:.6g} that "
             f"distances beyond {REACH:.6g} would be drawn, which float64 cannot represent; make it smaller"
         )
     return law
+
+
+def _log_power(k: int, x: Array) -> Array:
+    """log(x^k), 0 for k = 0 whatever x is."""
+    return k * np.log(x) if k else np.zeros_like(x)
 
 
 def _sampled_exactly(manifold: Manifold) -> None:
@@ -236,7 +241,7 @@ def _spd_distance_bound(m: int, rate: float, upper: float) -> LogConcave:
     """The law with density ∝ e^{-rate r} r^{d-1} e^{E(r)}; E as `_spd_log_bound` has it, d = m (m + 1) / 2."""
     k = m * (m + 1) // 2 - 1
     bound, derivative = _spd_log_bound(m)
-    return LogConcave(lambda r: -rate * r + xlogy(k, r) + bound(r), lambda r: -rate + k / r + derivative(r), upper)
+    return LogConcave(lambda r: -rate * r + _log_power(k, r) + bound(r), lambda r: -rate + k / r + derivative(r), upper)
 
 
 def _spd_log_bound(m: int) -> tuple[Callable[[Array], Array], Callable[[float], float]]:
@@ -607,6 +612,8 @@ class KNG:
         """The share of directions that lead from a point at the edge of the ball, over a distance r, into the ball."""
         if not self.confined:
             return 1.0
+        from scipy.special import betainc
+
         cosine = math.tan(r / 2) / math.tan(self.radius)  # at least this, with the direction to the center
         k = self.manifold.dim
         if cosine >= 1:
