@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     )
     from pri_rfed.problems import FrechetMean, PrincipalEigenvector, PrincipalSubspace, Problem
     from pri_rfed.simulation import Budget, Result, simulate
-    from pri_rfed.training import DPRSGD, DPRSVRG, RGD, RSGD, RSVRG, RFedSVRG, StepSize
+    from pri_rfed.training import (
+        DPRSGD,
+        DPRSVRG,
+        RGD,
+        RSGD,
+        RSVRG,
+        KNGMean,
+        RFedSVRG,
+        RiemannianLaplaceMean,
+        StepSize,
+    )
 
 _HOMES = {
     "pri_rfed.aggregation": ("AgentLevelMean", "FrechetMeanAggregation", "TangentMean"),
@@ -46,7 +56,17 @@ _HOMES = {
     ),
     "pri_rfed.problems": ("FrechetMean", "PrincipalEigenvector", "PrincipalSubspace", "Problem"),
     "pri_rfed.simulation": ("Budget", "Result", "simulate"),
-    "pri_rfed.training": ("DPRSGD", "DPRSVRG", "RFedSVRG", "RGD", "RSGD", "RSVRG", "StepSize"),
+    "pri_rfed.training": (
+        "DPRSGD",
+        "DPRSVRG",
+        "KNGMean",
+        "RFedSVRG",
+        "RGD",
+        "RSGD",
+        "RSVRG",
+        "RiemannianLaplaceMean",
+        "StepSize",
+    ),
 }
 _HOME = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -64,6 +84,7 @@ __all__ = [
     "FrechetMeanAggregation",
     "Grassmann",
     "Hyperboloid",
+    "KNGMean",
     "PoincareBall",
     "PrincipalEigenvector",
     "PrincipalSubspace",
@@ -71,6 +92,7 @@ __all__ = [
     "Product",
     "RFedSVRG",
     "Result",
+    "RiemannianLaplaceMean",
     "SPDAffineInvariant",
     "SPDBuresWasserstein",
     "SPDLogEuclidean",
