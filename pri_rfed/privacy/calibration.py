@@ -64,7 +64,7 @@ def calibrate_noise(
     Raises ValueError where the trainer has no noise, or no noise reaches the target.
     """
     if not hasattr(trainer, "noise"):
-        raise ValueError(f"trainer = {trainer.name!r} has no noise to calibrate: it is not private")
+        raise ValueError(f"trainer = {trainer.name!r} has no noise to calibrate")
     records = sorted({int(n) for n in counts})
     if not records:
         raise ValueError("counts: the number of records of at least one agent is needed")
