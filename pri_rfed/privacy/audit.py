@@ -20,6 +20,7 @@ import numpy as np
 
 from pri_rfed.aggregation import AgentLevelMean, Aggregation, TangentMean
 from pri_rfed.data.agents import AgentArrays, Records
+from pri_rfed.frechet import frechet_mean
 from pri_rfed.manifolds.base import Array, Manifold
 from pri_rfed.privacy.events import Event, Participation, Unit
 from pri_rfed.privacy.evidence import SOUND, Claim, Evidence, check_options, evidence
@@ -44,6 +45,8 @@ CLIPS = ("clip", "clip_full", "clip_step")
 
 _NUMBERS_AT_ONCE = 1 << 21
 """How many numbers of gradients one batched call computes: a bound on memory."""
+_REPETITIONS_AT_ONCE = 2000
+"""How many repetitions it computes at most, so that there is progress to be seen."""
 
 
 class WorstCaseGradients(Problem):
@@ -131,7 +134,7 @@ class TrainingAttack(Attack):
 
     def samples(self, repetitions: int, seed: int, progress: Progress) -> tuple[Array, Array]:
         numbers = len(self.data) * math.prod(self.problem.manifold.point_shape)
-        length = max(1, _NUMBERS_AT_ONCE // numbers)
+        length = min(_REPETITIONS_AT_ONCE, max(1, _NUMBERS_AT_ONCE // numbers))
         sides: list[list[Array]] = []
         for side, data in enumerate((self.data, self.other)):
             sides.append([])
@@ -147,12 +150,27 @@ class TrainingAttack(Attack):
         return np.concatenate(padded[0]), np.concatenate(padded[1])
 
     def _observe(self, records: Records, streams: AgentStreams) -> Array:
-        """Each step of a batch of trainings, in the direction in which the two data sets pull apart at the point it is
-        taken from: [repetitions, steps]."""
+        """What there is to see of a batch of trainings, [repetitions, numbers]: each step in the direction in which the
+        two data sets pull apart at the point it is taken from."""
         problem, path = _watched(self.problem)
         upload = self.trainer.train(problem, self.start, records, streams)
-        points = [*path, upload]
+        if not path and isinstance(problem, FrechetMean):
+            return self._nearness(upload)
+        points = [*path, upload] if path else [np.broadcast_to(self.start, upload.shape), upload]
         return np.stack([self._towards(w, x) for w, x in itertools.pairwise(points)], axis=1)
+
+    def _nearness(self, x: Array) -> Array:
+        """How much better a released Fréchet mean [repetitions, *point_shape] fits `data` than `other`: by the distance
+        to their means, which decides the likelihood of a Laplace law, and by the norm of the gradient, which decides
+        that of the K-norm gradient mechanism."""
+        manifold = self.problem.manifold
+        fits = []
+        for data in (self.other, self.data):
+            pull = manifold.log(x[:, None], data, strict=False).mean(axis=1)
+            fits.append(
+                np.stack([manifold.dist(x, frechet_mean(manifold, data).point), manifold.norm(x, pull)], axis=1)
+            )
+        return fits[0] - fits[1]
 
     @np.errstate(all="ignore")  # what cannot be computed tells the attacker nothing
     def _towards(self, w: Array, x: Array) -> Array:

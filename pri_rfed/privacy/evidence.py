@@ -11,6 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,22 +39,28 @@ class Claim:
 
     def figure(self, delta: float) -> Figure:
         """The smallest epsilon at `delta`, and whose it is. Raises UnsupportedEvent."""
-        return Figure(*self._least(lambda name: ACCOUNTANTS[name].epsilon(self.event, delta)))
+        return Figure(*self._least("epsilon", delta))
 
     def delta(self, epsilon: float) -> float:
         """The smallest delta at `epsilon`. Raises UnsupportedEvent."""
-        return self._least(lambda name: ACCOUNTANTS[name].delta(self.event, epsilon))[0]
+        return self._least("delta", epsilon)[0]
 
-    def _least(self, figure: Callable[[str], float]) -> tuple[float, str]:
+    def _least(self, of: Literal["epsilon", "delta"], at: float) -> tuple[float, str]:
         figures, reasons = [], []
         for name in self.accountants:
             try:
-                figures.append((figure(name), name))
+                figures.append((_figure(name, self.event, of, at), name))
             except UnsupportedEvent as error:
                 reasons.append(str(error))
         if not figures:
             raise UnsupportedEvent("; ".join(reasons))
         return min(figures)
+
+
+@lru_cache(maxsize=1024)
+def _figure(accountant: str, event: Event, of: Literal["epsilon", "delta"], at: float) -> float:
+    """An accountant's epsilon or delta: audits of one event on many manifolds ask for the same figures again."""
+    return ACCOUNTANTS[accountant].epsilon(event, at) if of == "epsilon" else ACCOUNTANTS[accountant].delta(event, at)
 
 
 @dataclass(frozen=True)

@@ -125,11 +125,14 @@ def run_privacy(
     participations: for each number of records, the most rounds that an agent holding so many took part in; without it,
     an agent that took part in every round.
 
-    Raises ValueError unless 0 < delta < 1 and there is a group; UnsupportedEvent where no sound accountant knows what
-    an agent released.
+    Raises ValueError unless 0 < delta < 1 and there is a group, all of one unit; UnsupportedEvent where no sound
+    accountant knows what an agent released.
     """
     if not groups:
         raise ValueError("groups: at least one group of agents is needed, not an empty list")
+    units = {group.local.unit for group in groups} - {None}
+    if len(units) > 1:
+        raise ValueError(f"groups: events of different units never mix: {', '.join(sorted(map(str, units)))}")
     total = sum(r.count for r in rounds)
     figures = []
     for group in groups:
@@ -143,8 +146,7 @@ def run_privacy(
                 best_epsilon(repeat(group.local, took_part), delta).epsilon,
             )
         )
-    unit = next((group.local.unit for group in groups if group.local.unit is not None), None)
-    return RunPrivacy(unit, delta, tuple(figures), tuple(rounds))
+    return RunPrivacy(next(iter(units), None), delta, tuple(figures), tuple(rounds))
 
 
 def by_accountant(event: Event, delta: float) -> dict[str, dict[str, Any]]:
