@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pri_rfed.experiment.config import Experiment, load, override, read_toml
 from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.run import Interrupted, Progress, start
 from pri_rfed.privacy.accountants import best_epsilon
+from pri_rfed.privacy.calibration import calibrate_noise
 from pri_rfed.privacy.events import event_from_dict
 from pri_rfed.simulation import State
 
@@ -309,9 +311,10 @@ EMG = shipped("emg_spd_mean", "emg/emg.csv.gz")
 SYNTHETIC = [*shipped("quickstart"), *shipped("synthetic_pca"), *shipped("synthetic_spd")]
 
 
-def risk(experiment: Experiment, folder: Path) -> float:
+def risk(experiment: Experiment, folder: Path, seed: int = 0) -> float:
     """The excess risk of a run, as a share of the least cost."""
-    summary = start(experiment, RunFolder.create("run", folder), ignore)
+    run = replace(experiment.run, seed=seed, evaluate_every=1000)
+    summary = start(replace(experiment, run=run), RunFolder.create("run", folder / str(seed)), ignore)
     return summary["excess_risk"] / abs(summary["cost"] - summary["excess_risk"])
 
 
@@ -319,18 +322,15 @@ def risk(experiment: Experiment, folder: Path) -> float:
 @pytest.mark.parametrize("config", [*SYNTHETIC, *MNIST, *EMG], ids=lambda path: path.stem)
 def test_risk_falls_as_epsilon_grows(config: Path, tmp_path: Path) -> None:
     seeds = 2 if config in SYNTHETIC else 1
-    risks = [
-        np.mean(
-            [
-                risk(
-                    experiment_of(config, f"privacy.epsilon={epsilon}", "run.evaluate_every=1000", f"run.seed={seed}"),
-                    tmp_path / f"{epsilon}-{seed}",
-                )
-                for seed in range(seeds)
-            ]
-        )
-        for epsilon in (0.25, 1, 4)
-    ]
+    experiment = experiment_of(config)
+    risks = []
+    for epsilon in (0.25, 1.0, 4.0):
+        trainer = calibrate_noise(
+            experiment.trainer, experiment.problem, experiment.agents.counts, experiment.sampled,
+            len(experiment.agents), experiment.run.rounds, epsilon, experiment.privacy.delta,
+        )  # fmt: skip
+        noisy = replace(experiment, trainer=trainer)
+        risks.append(np.mean([risk(noisy, tmp_path / str(epsilon), seed) for seed in range(seeds)]))
     assert risks[0] > risks[1] > risks[2]
 
 
@@ -347,22 +347,15 @@ def test_risk_falls_as_epsilon_grows(config: Path, tmp_path: Path) -> None:
     ids=lambda value: value.stem if isinstance(value, Path) else "",
 )
 def test_without_noise_the_optimum_is_reached(config: Path, changes: tuple[str, ...], tmp_path: Path) -> None:
-    plain = ("privacy.epsilon=", "trainer.noise=0", "trainer.steps=1", "run.sampled=1.0", "run.evaluate_every=1000")
-    assert abs(risk(experiment_of(config, *plain, *changes), tmp_path / "run")) < 1e-8
+    plain = ("privacy.epsilon=", "trainer.noise=0", "trainer.steps=1", "run.sampled=1.0")
+    assert abs(risk(experiment_of(config, *plain, *changes), tmp_path)) < 1e-8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("config", MNIST, ids=lambda path: path.stem)
 def test_mnist_at_epsilon_1(config: Path, tmp_path: Path) -> None:
-    noise = experiment_of(config).resolved["trainer"]["noise"]
-    risks = [
-        risk(
-            experiment_of(config, f"run.seed={seed}", f"trainer.noise={noise}", "trainer.noise_unit=sensitivity"),
-            tmp_path / str(seed),
-        )
-        for seed in range(5)
-    ]
-    assert np.mean(risks) < 0.05
+    experiment = experiment_of(config)
+    assert np.mean([risk(experiment, tmp_path, seed) for seed in range(5)]) < 0.05
 
 
 def test_quickstart_needs_no_download(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

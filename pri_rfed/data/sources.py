@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
+import itertools
 import struct
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -48,13 +50,13 @@ class Source(ABC):
 
 def unit_rows(x: Array) -> Array:
     """Each row divided by its own norm; rows of zeros stay, [n, d]."""
-    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    norms = np.sqrt(np.vecdot(x, x))[:, None]
     return x / np.where(norms > 0, norms, 1.0)
 
 
 def into_unit_ball(x: Array) -> Array:
     """Each row longer than 1 divided by its own norm, [n, d]."""
-    return x / np.maximum(1.0, np.linalg.norm(x, axis=1, keepdims=True))
+    return x / np.maximum(1.0, np.sqrt(np.vecdot(x, x)))[:, None]
 
 
 def _at_least(name: str, value: int, least: int) -> None:
@@ -278,34 +280,33 @@ class EMG(Source):
         if not self.unit > 0:
             raise ValueError(f"unit = {self.unit}: must be positive")
         signal, gestures, sessions = self._read(folders.find("emg", "emg/emg.csv"))
-        keys = np.char.add(np.char.add(sessions, "/"), gestures)
-        starts = np.concatenate([[0], np.flatnonzero(keys[1:] != keys[:-1]) + 1])
-        ends = np.append(starts[1:], len(keys))
+        change = (gestures[1:] != gestures[:-1]) | (sessions[1:] != sessions[:-1])
+        bounds = [0, *(np.flatnonzero(change) + 1).tolist(), len(signal)]
         first = np.concatenate(
-            [
-                np.arange(start, end - self.window + 1, self.window)
-                for start, end in zip(starts, ends, strict=True)
-            ]
+            [np.arange(start, end - self.window + 1, self.window) for start, end in itertools.pairwise(bounds)]
         )
         if len(first) == 0:
             raise ValueError(f"window = {self.window}: no recording is as long as that")
         windows = signal[first[:, None] + np.arange(self.window)]
-        windows = windows - windows.mean(axis=1, keepdims=True)
-        covariances = np.einsum("nti,ntj->nij", windows, windows) / (self.window - 1)
+        windows -= windows.mean(axis=1, keepdims=True)
+        covariances = windows.swapaxes(1, 2) @ windows / (self.window - 1)
         records = (covariances + self.floor * np.eye(signal.shape[1])) / self.unit
+        keys = np.char.add(np.char.add(sessions[first], "/"), gestures[first])
         description = f"{len(records)} covariances of {self.window} samples of 8 EMG channels"
-        return DataSet(records, description, labels=gestures[first], keys=keys[first])
+        return DataSet(records, description, labels=gestures[first], keys=keys)
 
     def _read(self, path: Path) -> tuple[Array, NDArray[np.str_], NDArray[np.str_]]:
         """Samples [rows, 8], their gestures and sessions."""
         with open_binary(path) as file:
-            text = file.read().decode("ascii")
-        header, *lines = text.splitlines()
+            table = io.BytesIO(file.read())
+        header = table.readline().decode("ascii", "replace").strip()
         if header != "time,c0,c1,c2,c3,c4,c5,c6,c7,label,exp":
             raise ValueError(f"{path} is not the EMG table: its first line is {header[:60]!r}")
-        rows = [line.split(",") for line in lines]
-        signal = np.array([row[1:9] for row in rows], dtype=float)
-        return signal, np.array([row[9] for row in rows]), np.array([row[10] for row in rows])
+        start = table.tell()
+        signal = np.loadtxt(table, delimiter=",", usecols=range(1, 9), ndmin=2)
+        table.seek(start)
+        names = np.loadtxt(table, delimiter=",", usecols=(9, 10), dtype="U16", ndmin=2)
+        return signal, names[:, 0], names[:, 1]
 
 
 # Synthetic ----------------------------------------------------------------------------------------------------------

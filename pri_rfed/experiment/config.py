@@ -386,7 +386,9 @@ def _prepared(problem: Problem, agents: AgentArrays | None, errors: list[str]) -
     if agents is None:
         return None
     try:
-        return AgentArrays([problem.prepare_records(agents[i]) for i in range(len(agents))], agents.names)
+        prepared = [problem.prepare_records(agents[i]) for i in range(len(agents))]
+        unchanged = all(new is agents[i] for i, new in enumerate(prepared))
+        return agents if unchanged else AgentArrays(prepared, agents.names)
     except ValueError as error:
         errors.append(f"data: {error}")
         return None
