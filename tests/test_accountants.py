@@ -349,6 +349,20 @@ def test_run_shows_both_figures_the_worst_over_agents():
     assert always.to_dict()["unit"] == "replace-record"
 
 
+def test_many_groups_are_bounded_by_the_hardest_alike():
+    groups = [AgentGroup(n, 1, Repeated(sampled(1.0, 1, n), 10)) for n in range(100, 140)]
+    rounds = [Rounds(2, 40, 30)]
+    run = run_privacy(groups, rounds, 1e-5, participations={n: n % 5 for n in range(100, 140)})
+    assert [figure.group for figure in run.groups] == groups
+    assert [figure.participations for figure in run.groups] == [n % 5 for n in range(100, 140)]
+    for figure in (run.groups[0], run.groups[17], run.groups[39]):
+        (own,) = run_privacy([figure.group], rounds, 1e-5, {figure.group.records: figure.participations}).groups
+        assert own.epsilon_local <= figure.epsilon_local <= 1.1 * own.epsilon_local
+        assert own.epsilon_global <= figure.epsilon_global <= 1.1 * own.epsilon_global
+        assert own.epsilon_ledger <= figure.epsilon_ledger
+    assert run.epsilon_global == run_privacy(groups[:1], rounds, 1e-5).epsilon_global
+
+
 def test_pools_that_change_are_accounted_round_by_round():
     local = Gaussian(0.3, 1.0)
     event = global_event(local, [Rounds(2, 10, 5), Rounds(2, 4, 5)])

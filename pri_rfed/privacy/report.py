@@ -14,7 +14,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from pri_rfed.privacy.accountants import ACCOUNTANTS, UnsupportedEvent, best_epsilon
+from pri_rfed.privacy.dominance import hardest
 from pri_rfed.privacy.events import FORMAT_VERSION, Event, Participation, Unit, compose, repeat
+
+MOST_FIGURES = 8
+"""How many groups of agents are told apart by their epsilon."""
 
 UNIT_IN_WORDS = {
     Unit.REPLACE_RECORD: "one record of one agent is replaced by any other; how many records an agent holds is public",
@@ -123,7 +127,8 @@ def run_privacy(
     """Both figures of a run, by the smallest sound accountant.
 
     participations: for each number of records, the most rounds that an agent holding so many took part in; without it,
-    an agent that took part in every round.
+    an agent that took part in every round. Of more than MOST_FIGURES groups, those of similar numbers of records are
+    given the figures of the hardest among them, which bound their own.
 
     Raises ValueError unless 0 < delta < 1 and there is a group, all of one unit; UnsupportedEvent where no sound
     accountant knows what an agent released.
@@ -134,19 +139,31 @@ def run_privacy(
     if len(units) > 1:
         raise ValueError(f"groups: events of different units never mix: {', '.join(sorted(map(str, units)))}")
     total = sum(r.count for r in rounds)
-    figures = []
-    for group in groups:
-        took_part = total if participations is None else participations.get(group.records, 0)
-        figures.append(
-            GroupPrivacy(
-                group,
-                took_part,
-                best_epsilon(group.local, delta).epsilon,
-                best_epsilon(global_event(group.local, rounds), delta).epsilon,
-                best_epsilon(repeat(group.local, took_part), delta).epsilon,
-            )
+    took_part = [total if participations is None else participations.get(group.records, 0) for group in groups]
+    figures: dict[int, GroupPrivacy] = {}
+    for together in _alike(groups):
+        locals_ = hardest(groups[i].local for i in together)
+        most = max(took_part[i] for i in together)
+        epsilons = (
+            _largest_epsilon(locals_, delta),
+            _largest_epsilon([global_event(local, rounds) for local in locals_], delta),
+            _largest_epsilon([repeat(local, most) for local in locals_], delta),
         )
-    return RunPrivacy(next(iter(units), None), delta, tuple(figures), tuple(rounds))
+        figures |= {i: GroupPrivacy(groups[i], took_part[i], *epsilons) for i in together}
+    return RunPrivacy(
+        next(iter(units), None), delta, tuple(figures[i] for i in range(len(groups))), tuple(rounds)
+    )
+
+
+def _alike(groups: Sequence[AgentGroup]) -> list[list[int]]:
+    """The groups' indices: each by itself, or those of similar numbers of records together where there are many."""
+    order = sorted(range(len(groups)), key=lambda i: groups[i].records)
+    length = math.ceil(len(groups) / MOST_FIGURES)
+    return [order[start : start + length] for start in range(0, len(order), length)]
+
+
+def _largest_epsilon(events: Sequence[Event], delta: float) -> float:
+    return max(best_epsilon(event, delta).epsilon for event in events)
 
 
 def by_accountant(event: Event, delta: float) -> dict[str, dict[str, Any]]:
