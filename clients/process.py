@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -32,13 +33,22 @@ QUICKEST, SLOWEST = 0.01, 1.0
 these bounds. So waiting costs little of a round, however long it takes, and an idle client asks once a second."""
 
 
-def serve(server: str, authority: Path, key: Path, policies: Path, health: str | None = None) -> int:
+def serve(
+    server: str,
+    authority: Path,
+    key: Path,
+    policies: Path,
+    health: str | None = None,
+    until: Callable[[], bool] = lambda: False,
+) -> int:
     """Answer plans until the process is stopped, or the server does not know this client any more.
 
     server: HOST:PORT of the Fleet API. authority: the federation's certificate authority. key: this client's private
     key. health: HOST:PORT of a gRPC health service, without TLS, for supervisors on this machine.
 
-    Returns the exit status: never 0, because a client does not end by itself.
+    until: asked while there is nothing to do; when it is true, the client leaves.
+
+    Returns the exit status: 0 if `until` said so, else not 0, because a client does not end by itself.
     """
     private = load_client_key(key)
     agents = participants(str(policies))  # what is wrong with a policy or its data shows before anybody is contacted
@@ -56,6 +66,8 @@ def serve(server: str, authority: Path, key: Path, policies: Path, health: str |
             except RunNotRunningException:
                 received = None
             if received is None:
+                if until():
+                    return 0
                 time.sleep(min(max(QUICKEST, (time.monotonic() - last) / 10), SLOWEST))
                 continue
             last = time.monotonic()
@@ -112,5 +124,6 @@ def configure_logging() -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", force=True
     )
-    for noisy in ("httpx", "httpcore"):
+    for noisy in ("httpx", "httpcore", "flwr"):
         logging.getLogger(noisy).setLevel(logging.WARNING)
+    logging.getLogger("flwr").handlers.clear()  # it prints everything a second time

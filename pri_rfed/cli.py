@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pri_rfed.commands import client, data, ledger, privacy, run
+from pri_rfed.commands import audit, client, data, ledger, privacy, run
 
 app = typer.Typer(
     name="pri-rfed",
@@ -19,6 +19,9 @@ app = typer.Typer(
 app.command("run")(run.run)
 app.command("resume")(run.resume)
 app.command("client")(client.client)
+app.command("join", hidden=True)(client.join)
+app.command("health", hidden=True)(client.health)
+app.command("audit")(audit.audit)
 app.command("account")(privacy.account)
 app.command("calibrate")(privacy.calibrate)
 app.add_typer(ledger.app, name="ledger")

@@ -5,9 +5,11 @@ each agent has an owner with a policy and a ledger. The result is the simulation
 from __future__ import annotations
 
 import secrets
+import shutil
 import signal
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -18,7 +20,9 @@ from flwr.app import Context, Message
 from pri_rfed import keys
 from pri_rfed.coordinator import Coordinator, RunStopped, State
 from pri_rfed.experiment.config import Experiment
+from pri_rfed.experiment.folder import write_atomically
 from pri_rfed.experiment.options import plain
+from pri_rfed.meeting import DONE, HEALTH, LATE_SECONDS, PORT
 from pri_rfed.owners import agent_name, make_owners
 from pri_rfed.simulation import Runtime
 from pri_rfed.training.base import Trainer
@@ -79,6 +83,58 @@ def over_flower(experiment: Experiment, clients: int, exchange: Exchange, logs: 
                 strategy.run(grid)
 
     return carry_out
+
+
+def over_containers(experiment: Experiment, meeting: Path, exchange: Exchange, logs: Path) -> Runtime:
+    """A SuperLink behind the proxy in this container, and clients in containers of their own (`clients.meeting`) that
+    have the folder `meeting` in common with it: as many as come. There this side finds their public keys, and they find
+    the authority, and the policies, records and ledgers of their agents."""
+
+    def carry_out(coordinator: Coordinator, trainer: Trainer, on_state: Callable[[State], None]) -> None:
+        logs.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="pri-rfed-") as name, stoppable(), ExitStack() as stack:
+            folder = Path(name)
+            keys.make_authority(folder)
+            keys.make_server_certificate(folder, ["server", "127.0.0.1"])
+            stack.callback(dismiss, meeting, 0.0)
+            link = stack.enter_context(SuperLink(folder, log=logs / "superlink.log", health=HEALTH))
+            proxy = [sys.executable, "-m", "server.proxy", "--keys", str(folder), "--superlink", link.address]
+            stack.callback(stop, start_process([*proxy, "--listen", f"0.0.0.0:{PORT}"], logs / "proxy.log"))
+            stack.callback(dismiss, meeting, LATE_SECONDS)
+            write_atomically(meeting / keys.AUTHORITY, (folder / keys.AUTHORITY).read_bytes())
+            joined = await_joined(meeting, len(experiment.agents), exchange.wait)
+            dealt = owners(experiment, trainer, folder / "owners", len(joined), exchange)
+            nodes = [link.register(key) for key in joined]
+            for client, key in enumerate(joined):
+                shutil.copytree(folder / "owners" / f"client-{client}", meeting / f"{key.stem}.new")
+                (meeting / f"{key.stem}.new").rename(meeting / key.stem)
+            strategy = make_strategy(experiment, coordinator, trainer, dealt, nodes, exchange, on_state)
+            with link.run() as grid:
+                strategy.run(grid)
+
+    return carry_out
+
+
+def dismiss(meeting: Path, seconds: float) -> None:
+    """Tell the clients that the run is over, and wait so long at most until all have left."""
+    write_atomically(meeting / DONE, b"")
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline and any(meeting.glob("*.pub")):
+        time.sleep(0.1)
+
+
+def await_joined(meeting: Path, most: int, seconds: float) -> list[Path]:
+    """The public keys of the clients that came, once no more have come for some seconds; at most so many."""
+    deadline, seen, since = time.monotonic() + seconds, list[Path](), time.monotonic()
+    while True:
+        joined = sorted(meeting.glob("*.pub"))
+        if joined != seen:
+            seen, since = joined, time.monotonic()
+        if seen and (time.monotonic() - since > LATE_SECONDS or len(seen) >= most):
+            return seen[:most]
+        if time.monotonic() > deadline:
+            raise RunStopped(f"no client came to {meeting} within {seconds:g} s")
+        time.sleep(0.1)
 
 
 @contextmanager

@@ -20,11 +20,43 @@ def client(
     ] = None,
 ) -> None:
     """Take part in a federation, as far as the owner's policy and ledger allow; runs until it is stopped."""
-    import os
-
-    for name, value in (("FLWR_TELEMETRY_ENABLED", "0"), ("FLWR_DISABLE_UPDATE_CHECK", "1")):
-        os.environ.setdefault(name, value)
+    _quiet()
     from clients.process import configure_logging, serve
 
     configure_logging()
     raise typer.Exit(serve(server, ca, key, policies, health))
+
+
+def _quiet() -> None:
+    """Keep Flower from connecting to anybody but the server."""
+    import os
+
+    os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+
+
+def join() -> None:
+    """Take part in a rehearsal in containers, which meet in the folder PRIRFED_MEETING."""
+    from pri_rfed.meeting import folder
+
+    meeting = folder()
+    _quiet()
+    from clients.meeting import join as take_part
+    from clients.process import configure_logging
+
+    configure_logging()
+    raise typer.Exit(take_part(meeting))
+
+
+def health(address: Annotated[str, typer.Argument(help="HOST:PORT of a gRPC health service without TLS.")]) -> None:
+    """Ask a health service whether its process serves; exit status 0 if it does."""
+    import grpc
+    from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+    from grpc_health.v1.health_pb2_grpc import HealthStub
+
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
+        try:
+            status = HealthStub(channel).Check(HealthCheckRequest(), timeout=5).status
+        except grpc.RpcError as error:
+            typer.echo(f"{address}: {error.code()}", err=True)
+            raise typer.Exit(1) from None
+    raise typer.Exit(0 if status == HealthCheckResponse.SERVING else 1)

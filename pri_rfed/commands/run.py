@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from pri_rfed.experiment.folder import RunFolder
     from pri_rfed.experiment.run import NamedRuntime, Progress
 
-RUNTIMES = ("simulation", "grid", "flower")
+RUNTIMES = ("simulation", "grid", "flower", "containers")
+
+SECONDS_BETWEEN_LINES = 2.0
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, the last line on stdout, and no summary.")]
 
@@ -28,7 +31,8 @@ RuntimeName = Annotated[
     typer.Option(
         "--runtime",
         help="Where agents train: all at once in this process (simulation), in this process but by messages, as in a "
-        "federation (grid), or in processes of their own, over TLS (flower).",
+        "federation (grid), in processes of their own, over TLS (flower), or in containers of their own (containers, "
+        "which `docker compose up` uses).",
     ),
 ]
 Clients = Annotated[int | None, typer.Option(help="Number of clients that agents are divided among. Without it: 4.")]
@@ -65,7 +69,7 @@ def run(
                 tables["run"]["seed"] = seed
         experiment = load(tables, DataFolders(data_dir))
         folder = RunFolder.create(experiment.run.name, out)
-        with _progress() as report:
+        with _progress(runtime != RUNTIMES[0]) as report:
             summary = start(experiment, folder, report, _runtime(runtime, experiment, clients, folder))
         _tell(folder, summary, as_json)
 
@@ -96,7 +100,7 @@ def resume(
             print(f"note: {name} was {before} and is {now}; the result may differ in its last digits", file=sys.stderr)
     with _interruptible():
         experiment = load(read_toml(folder.config), DataFolders(data_dir))
-        with _progress() as report:
+        with _progress(runtime != RUNTIMES[0]) as report:
             summary = go_on(experiment, folder, report, _runtime(runtime, experiment, clients, folder))
         _tell(folder, summary, as_json)
 
@@ -112,15 +116,20 @@ def _runtime(name: str, experiment: Experiment, clients: int | None, folder: Run
 
     if name == SIMULATION.name:
         return SIMULATION
-    from server.rehearsal import in_process, over_flower
+    from server.rehearsal import in_process, over_containers, over_flower
     from server.strategy import Exchange
 
+    logs = folder.path / "logs"
+    if name == "containers":
+        from pri_rfed.meeting import folder as meeting
+
+        return NamedRuntime(name, over_containers(experiment, meeting(), Exchange(), logs))
     number = min(4, len(experiment.agents)) if clients is None else clients
     if name == "grid":
         from clients.app import app
 
         return NamedRuntime(name, in_process(experiment, app, number, Exchange()))
-    return NamedRuntime(name, over_flower(experiment, number, Exchange(), folder.path / "logs"))
+    return NamedRuntime(name, over_flower(experiment, number, Exchange(), logs))
 
 
 def _tell(folder: RunFolder, summary: dict[str, Any], as_json: bool) -> None:
@@ -150,8 +159,8 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[Progress], None]]:
-    """A progress bar on stderr, where that is a terminal."""
+def _progress(slow: bool) -> Iterator[Callable[[Progress], None]]:
+    """A progress bar on stderr, where that is a terminal; elsewhere, for a slow run, a line every few seconds."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
@@ -166,11 +175,18 @@ def _progress() -> Iterator[Callable[[Progress], None]]:
     )
     with Bar(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=None, cost="–", epsilon="0")
+        said = -SECONDS_BETWEEN_LINES
 
         def report(progress: Progress) -> None:
             fields: dict[str, Any] = {"epsilon": f"{progress.epsilon:.4g}".replace("inf", "∞")}
             if progress.cost is not None:
                 fields["cost"] = f"{progress.cost:.6g}"
+            nonlocal said
+            last = progress.round == progress.rounds
+            if slow and not console.is_terminal and (last or time.monotonic() - said >= SECONDS_BETWEEN_LINES):
+                said = time.monotonic()
+                shown = f"cost {fields.get('cost', '–')}  ε spent {fields['epsilon']}"
+                print(f"round {progress.round}/{progress.rounds}  {shown}", file=sys.stderr, flush=True)
             bar.update(task, completed=progress.round, total=progress.rounds, **fields)
 
         yield report
