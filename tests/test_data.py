@@ -25,11 +25,13 @@ from pri_rfed.data.sources import (
     Digits,
     Ijcnn1,
     Satimage,
+    SyntheticBall,
     SyntheticPCA,
     SyntheticSPD,
     Table,
     read_idx,
 )
+from pri_rfed.manifolds.naming import make_manifold, origin
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -206,6 +208,30 @@ def test_synthetic_spd_lies_in_its_ball(folders: DataFolders) -> None:
     assert distances.max() <= 1.5 and distances.max() > 1.3
     with pytest.raises(ValueError, match=r"radius = 0\.001"):
         SyntheticSPD(radius=0.001).load(folders, rng())
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.2])
+@pytest.mark.parametrize(
+    ("name", "shape"), [("sphere", (3,)), ("hyperboloid", (4,)), ("poincare-ball", (2,)), ("spd-log-euclidean", (3, 3))]
+)
+def test_synthetic_ball(folders: DataFolders, name: str, shape: tuple[int, ...], offset: float) -> None:
+    source = SyntheticBall(manifold=name, shape=shape, records=400, radius=0.5, offset=offset)
+    records = source.load(folders, rng()).records
+    manifold = make_manifold(name, shape)
+    assert manifold.check_point(records)
+    distances = manifold.dist(origin(manifold), records)
+    assert distances.max() <= 0.5 + 1e-9 and distances.max() > 0.4
+    if offset == 0:
+        assert np.quantile(distances, 0.5) == pytest.approx(0.25, abs=0.05), "uniform distances"
+
+
+def test_a_ball_that_does_not_fit_is_refused(folders: DataFolders) -> None:
+    with pytest.raises(ValueError, match=r"radius = 4\.0: must be positive and below the injectivity radius 3\.14"):
+        SyntheticBall(radius=4.0).load(folders, rng())
+    with pytest.raises(ValueError, match=r"offset = 0\.5"):
+        SyntheticBall(radius=0.4, offset=0.5).load(folders, rng())
+    with pytest.raises(ValueError, match="manifold = 'spere': unknown; did you mean sphere"):
+        SyntheticBall(manifold="spere").load(folders, rng())
 
 
 # The real files, where they are at hand

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pri_rfed.data.download import DataFolders, open_binary
+from pri_rfed.manifolds.naming import make_manifold, origin
 
 Array = NDArray[np.float64]
 
@@ -351,7 +352,7 @@ class SyntheticPCA(Source):
 class SyntheticSPD(Source):
     """SPD matrices [size, size] from Wishart(I/size, freedom), given that they lie within `radius` of the identity.
 
-    The distance is the affine-invariant one. As in dp-riemannian-optimization.txt, section 6.2, and
+    The distance is the affine-invariant one. As in dp-riemannian-optimization.txt, section 6.1, and
     dp-over-manifolds.txt. freedom: degrees of freedom; none: size.
     """
 
@@ -388,6 +389,45 @@ class SyntheticSPD(Source):
         return DataSet(records, f"{self.records} Wishart matrices {shape} within {self.radius:g} of the identity")
 
 
+@final
+@dataclass(frozen=True, kw_only=True)
+class SyntheticBall(Source):
+    """Points of a manifold in a ball about its middle (0, the first unit vector, or the identity).
+
+    shape: of one point. Directions are uniform on the unit tangent sphere and distances uniform on
+    [0, radius - offset], about a random point at the distance `offset` from the middle. On the sphere with offset 0 and
+    radius pi/8 these are the records of the sphere experiment of dp-over-manifolds.txt.
+    """
+
+    name = "synthetic-ball"
+    manifold: str = "sphere"
+    shape: tuple[int, ...] = (3,)
+    records: int = 10000
+    radius: float = np.pi / 8
+    offset: float = 0.0
+
+    def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
+        _at_least("records", self.records, 1)
+        manifold = make_manifold(self.manifold, self.shape)
+        middle = origin(manifold)
+        reach = float(manifold.injectivity_radius(middle))
+        if not 0 < self.radius < min(reach, np.inf):
+            raise ValueError(f"radius = {self.radius}: must be positive and below the injectivity radius {reach:.6g}")
+        if not 0 <= self.offset < self.radius:
+            raise ValueError(f"offset = {self.offset}: must not be negative, and below the radius {self.radius}")
+        away = self.offset * _directions(manifold.dim, 1, rng)
+        center = manifold.exp(middle, manifold.from_coordinates(middle, away))
+        lengths = (self.radius - self.offset) * rng.random((self.records, 1))
+        coordinates = lengths * _directions(manifold.dim, self.records, rng)
+        records = manifold.exp(center, manifold.from_coordinates(center, coordinates))
+        return DataSet(records, f"{self.records} points of {manifold} within {self.radius:.4g} of its middle")
+
+
+def _directions(dim: int, number: int, rng: np.random.Generator) -> Array:
+    """Uniformly random unit vectors [number, dim]."""
+    return unit_rows(rng.standard_normal((number, dim)))
+
+
 SOURCES: dict[str, type[Source]] = {
-    cls.name: cls for cls in (Digits, MNIST, Satimage, Ijcnn1, EMG, SyntheticPCA, SyntheticSPD, Table)
+    cls.name: cls for cls in (Digits, MNIST, Satimage, Ijcnn1, EMG, SyntheticPCA, SyntheticSPD, SyntheticBall, Table)
 }
