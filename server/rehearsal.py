@@ -19,6 +19,7 @@ from flwr.app import Context, Message
 
 from pri_rfed import keys
 from pri_rfed.coordinator import Coordinator, RunStopped, State
+from pri_rfed.data.agents import AgentArrays
 from pri_rfed.experiment.config import Experiment
 from pri_rfed.experiment.folder import write_atomically
 from pri_rfed.experiment.options import plain
@@ -151,6 +152,7 @@ def owners(
     experiment: Experiment, trainer: Trainer, folder: Path, clients: int, exchange: Exchange
 ) -> list[list[int]]:
     """Make the owners of the agents; returns which agents each client speaks for."""
+    assert isinstance(experiment.agents, AgentArrays), "a rehearsal has everybody's records"
     return make_owners(
         folder,
         experiment.problem,

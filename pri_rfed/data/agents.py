@@ -96,3 +96,20 @@ class AgentArrays:
         if len(own) == longest:
             return own
         return np.concatenate([own, np.broadcast_to(own[:1], (longest - len(own), *own.shape[1:]))])
+
+
+class RegisteredAgents:
+    """Agents of whom no more is known than their names and how many records each has registered: what a server has."""
+
+    def __init__(self, counts: Sequence[int], names: Sequence[str]):
+        if len(counts) == 0 or len(counts) != len(names):
+            raise ValueError(f"agents: {len(names)} names for {len(counts)} agents; each needs one, and one is the least")
+        self.counts = np.array(counts, dtype=np.int64)
+        self.names = list(names)
+
+    def __len__(self) -> int:
+        return len(self.counts)
+
+    def records(self, agents: NDArray[np.int64]) -> Records:
+        """Raises ValueError: the records are with the agents."""
+        raise ValueError("agents: a server holds none of their records")

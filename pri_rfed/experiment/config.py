@@ -22,7 +22,7 @@ from typing import Any, Literal
 import numpy as np
 
 from pri_rfed.aggregation import AGGREGATIONS, Aggregation
-from pri_rfed.data.agents import AgentArrays
+from pri_rfed.data.agents import AgentArrays, RegisteredAgents
 from pri_rfed.data.download import DataFolders
 from pri_rfed.data.partitions import PARTITIONS, Partition
 from pri_rfed.data.sources import SOURCES, DataSet, Source, Table
@@ -105,7 +105,7 @@ class Experiment:
 
     run: RunOptions
     problem: Problem
-    agents: AgentArrays
+    agents: AgentArrays | RegisteredAgents
     trainer: Trainer
     aggregation: Aggregation
     privacy: PrivacyOptions
@@ -176,14 +176,38 @@ def _value(text: str) -> Any:
         return text if re.fullmatch(r"[\w./-]+", text) else None
 
 
+@dataclass(frozen=True)
+class Population:
+    """The agents of a run, as a section of its configuration says: their records, or only how many each holds."""
+
+    agents: AgentArrays | RegisteredAgents
+    record_shape: tuple[int, ...]
+    description: str
+    table: dict[str, Any]
+    """The complete section."""
+
+
+Obtain = Callable[[dict[str, Any], int, list[str]], Population | None]
+"""From a section and a seed to the agents; what is wrong is added to the list."""
+
+
 def load(tables: Mapping[str, Any], folders: DataFolders) -> Experiment:
     """The experiment that the tables describe, its data loaded and its noise calibrated.
 
     Raises ConfigError with everything that is wrong.
     """
-    errors = [f"{key}: unknown section; {suggestion(key, SECTIONS)}" for key in tables if key not in SECTIONS]
+    return assemble(tables, "data", lambda table, seed, errors: _obtain_data(table, folders, seed, errors))
+
+
+def assemble(tables: Mapping[str, Any], place: str, obtain: Obtain) -> Experiment:
+    """The experiment that the tables describe, with agents that `obtain` makes of the section `place`.
+
+    Raises ConfigError with everything that is wrong.
+    """
+    sections = [place if key == "data" else key for key in SECTIONS]
+    errors = [f"{key}: unknown section; {suggestion(key, sections)}" for key in tables if key not in sections]
     section: dict[str, dict[str, Any]] = {}
-    for key in SECTIONS:
+    for key in sections:
         value = tables.get(key, {})
         if not isinstance(value, dict):
             errors.append(f"{key} = {shown(value)}: must be a table")
@@ -194,20 +218,18 @@ def load(tables: Mapping[str, Any], folders: DataFolders) -> Experiment:
     calibrated = section["privacy"].get("epsilon") is not None and "noise" not in section["trainer"]
     trainer = _trainer(section["trainer"], calibrated)
     aggregation = build_named("aggregation", AGGREGATIONS, {"name": "tangent-mean"} | section["aggregation"])
-    source, partition, errors_in_data = _data_options(section["data"])
     for built in (run, privacy, trainer, aggregation):
         errors += built.errors
-    errors += errors_in_data
 
-    seed = run.value.seed if run.value is not None else 0
-    data, agents = _load_data(source, partition, folders, seed, errors)
+    population = obtain(section[place], run.value.seed if run.value is not None else 0, errors)
     problem: Built[Problem] = Built()
-    if data is not None:
-        problem = build_problem(section["problem"], data.records.shape[1:])
+    agents = None if population is None else population.agents
+    if population is not None:
+        problem = build_problem(section["problem"], population.record_shape)
         errors += problem.errors
     elif "name" not in section["problem"]:
         errors.append("problem.name is missing")
-    if problem.value is not None and data is not None:
+    if problem.value is not None and isinstance(agents, AgentArrays):
         agents = _prepared(problem.value, agents, errors)
     if problem.value is not None and agents is not None:
         if trainer.value is not None:
@@ -217,22 +239,41 @@ def load(tables: Mapping[str, Any], folders: DataFolders) -> Experiment:
             errors.append(f"run.sampled = {sampled}: must be at most {len(agents)}, the number of agents")
     if errors:
         raise ConfigError(errors)
-    assert run.value and privacy.value and trainer.value and aggregation.value and problem.value and agents and data
+    assert run.value and privacy.value and trainer.value and aggregation.value and problem.value
+    assert agents is not None and population is not None
 
     resolved = {
         "run": run.table,
         "problem": problem.table,
-        "data": {"source": section["data"]["source"], **source.table, "partition": partition.table},
+        place: population.table,
         "trainer": trainer.table,
         "aggregation": aggregation.table,
         "privacy": privacy.table,
     }
-    if isinstance(source.value, Table):
-        resolved["data"]["path"] = str(Path(source.value.path).expanduser().resolve())
     experiment = Experiment(
-        run.value, problem.value, agents, trainer.value, aggregation.value, privacy.value, data.description, resolved
+        run.value,
+        problem.value,
+        agents,
+        trainer.value,
+        aggregation.value,
+        privacy.value,
+        population.description,
+        resolved,
     )
     return _within_target(experiment, calibrated)
+
+
+def _obtain_data(table: dict[str, Any], folders: DataFolders, seed: int, errors: list[str]) -> Population | None:
+    """The data set of the section [data], divided among agents."""
+    source, partition, wrong = _data_options(table)
+    errors += wrong
+    data, agents = _load_data(source, partition, folders, seed, errors)
+    if data is None or agents is None:
+        return None
+    complete = {"source": table["source"], **source.table, "partition": partition.table}
+    if isinstance(source.value, Table):
+        complete["path"] = str(Path(source.value.path).expanduser().resolve())
+    return Population(agents, data.records.shape[1:], data.description, complete)
 
 
 # Sections -----------------------------------------------------------------------------------------------------------
@@ -394,7 +435,7 @@ def _prepared(problem: Problem, agents: AgentArrays | None, errors: list[str]) -
         return None
 
 
-def _misfits(trainer: Trainer, problem: Problem, agents: AgentArrays) -> list[str]:
+def _misfits(trainer: Trainer, problem: Problem, agents: AgentArrays | RegisteredAgents) -> list[str]:
     """What is wrong with running this training on these agents, said once, of the agent with the fewest records."""
     said: dict[str, str] = {}
     for records in sorted(set(agents.counts.tolist())):

@@ -115,7 +115,7 @@ def _go(
             delta=experiment.privacy.delta,
             seed=experiment.run.seed,
             output=experiment.run.output,
-            evaluate_every=experiment.run.evaluate_every,
+            evaluate_every=experiment.run.evaluate_every if isinstance(experiment.agents, AgentArrays) else 0,
             on_round=on_round,
             resume_from=state,
             runtime=runtime.carry_out,
@@ -219,7 +219,7 @@ def _summary(
 ) -> dict[str, Any]:
     last = result.history[-1]
     cost, risk = last.get("cost"), last.get("excess_risk")
-    if experiment.run.output == "uniform" and cost is not None:
+    if experiment.run.output == "uniform" and cost is not None and isinstance(experiment.agents, AgentArrays):
         # The diagnostics are of the last point; the output is an earlier one.
         least = None if risk is None else cost - risk
         cost = mean_loss(experiment.problem, experiment.agents, result.point)
