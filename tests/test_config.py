@@ -13,9 +13,10 @@ from conftest import ROOT
 
 from pri_rfed.aggregation import TangentMean
 from pri_rfed.data.download import DataFolders
-from pri_rfed.experiment.config import ConfigError, Experiment, load, make_manifold, origin, override, read_toml
+from pri_rfed.experiment.config import ConfigError, Experiment, load, override, read_toml
 from pri_rfed.experiment.options import build
 from pri_rfed.manifolds import MANIFOLDS
+from pri_rfed.manifolds.naming import make_manifold, origin
 from pri_rfed.privacy.accountants import best_epsilon
 from pri_rfed.privacy.report import Rounds, global_event
 from pri_rfed.problems import FrechetMean, PrincipalSubspace

@@ -363,3 +363,9 @@ def test_quickstart_needs_no_download(monkeypatch: pytest.MonkeyPatch, tmp_path:
     monkeypatch.setattr("pri_rfed.data.download.cache_folder", lambda: tmp_path / "empty")
     assert tomllib.loads(Path(QUICKSTART).read_text())["data"]["source"] == "digits"
     assert len(load(override(read_toml(Path(QUICKSTART)), ["run.name=q"]), DataFolders()).agents) == 10
+
+
+def test_json_has_no_infinities(tmp_path: Path) -> None:
+    folder = RunFolder.create("x", tmp_path / "x")
+    folder.append_round({"round": 1, "cost": float("nan"), "refused": [{"distance": float("inf")}]})
+    assert folder.rounds() == [{"round": 1, "cost": None, "refused": [{"distance": None}]}]

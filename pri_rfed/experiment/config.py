@@ -28,7 +28,7 @@ from pri_rfed.data.partitions import PARTITIONS, Partition
 from pri_rfed.data.sources import SOURCES, DataSet, Source, Table
 from pri_rfed.experiment.options import Built, build, parameters, shown, suggestion
 from pri_rfed.manifolds import MANIFOLDS, Manifold
-from pri_rfed.manifolds.base import Array
+from pri_rfed.manifolds.naming import make_manifold, origin
 from pri_rfed.privacy.accountants import best_epsilon
 from pri_rfed.privacy.calibration import calibrate_noise
 from pri_rfed.privacy.dominance import hardest
@@ -344,28 +344,6 @@ def _as_option(section: str, message: str, table: Mapping[str, Any]) -> str:
     """A message with the full name of the option that it begins with, or of the section."""
     word = re.match(r"\w+(?= =)", message)
     return f"{section}.{message}" if word and word[0] in table else f"{section}: {message}"
-
-
-def origin(manifold: Manifold) -> Array:
-    """The point that everybody would call the middle: 0, the first unit vector, or the identity."""
-    shape = manifold.point_shape
-    candidates = [np.zeros(shape), np.eye(shape[0], shape[1]) if len(shape) == 2 else np.eye(1, shape[0])[0]]
-    return next(point for point in candidates if manifold.check_point(point))
-
-
-def make_manifold(name: str, point_shape: tuple[int, ...]) -> Manifold:
-    """The manifold of that name whose points have that shape. Raises ValueError if there is none."""
-    if name not in MANIFOLDS:
-        raise ValueError(f"manifold = {shown(name)}: unknown; {suggestion(name, MANIFOLDS)}")
-    sizes = [point_shape, point_shape[:1], (point_shape[0] - 1,)]
-    for size in sizes:
-        try:
-            manifold: Manifold = MANIFOLDS[name](*size)
-        except (TypeError, ValueError):
-            continue
-        if manifold.point_shape == point_shape:
-            return manifold
-    raise ValueError(f"manifold = {shown(name)}: its points do not have the shape {point_shape} of the records")
 
 
 def _own_class(name: str) -> Callable[..., Problem] | str:

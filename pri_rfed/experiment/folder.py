@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import platform
 import time
@@ -53,9 +54,17 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
-def to_json(value: Any) -> str:
-    """JSON for people and machines: indented, no infinities."""
-    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def to_json(value: Any, indent: int | None = 2) -> str:
+    """JSON, by default laid out for people; null for what is infinite or no number, which JSON has no word for."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclass(frozen=True)
@@ -112,7 +121,7 @@ class RunFolder:
     def append_round(self, record: dict[str, Any]) -> None:
         """One more line of rounds.jsonl."""
         with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record, allow_nan=False) + "\n")
+            file.write(to_json(record, indent=None))
 
     def rounds(self) -> list[dict[str, Any]]:
         """The lines of rounds.jsonl; one that was cut off when the process died is left out."""
@@ -124,7 +133,7 @@ class RunFolder:
     def keep_rounds(self, last: int) -> None:
         """Drop what was written after round `last`, the checkpoint: those rounds are run again, to the same effect."""
         kept = [record for record in self.rounds() if record["round"] <= last]
-        self.write("rounds.jsonl", "".join(json.dumps(record) + "\n" for record in kept))
+        self.write("rounds.jsonl", "".join(to_json(record, indent=None) for record in kept))
 
     def write_point(self, point: NDArray[np.float64]) -> None:
         buffer = io.BytesIO()
