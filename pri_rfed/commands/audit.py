@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pri_rfed.commands.data import DataDir
+from pri_rfed.commands.plan import DELTA, Delta, PlanFlags, load_config
 
 if TYPE_CHECKING:
     from pri_rfed.aggregation import Aggregation
@@ -23,9 +24,10 @@ ATTACKS = ("worst-case", "turning", "canary", "agents", "theorem-4.2")
 
 TRAINER_DEFAULTS: dict[str, dict[str, Any]] = {
     "dp-rsgd": {"clip": 1.0, "noise": 2.5, "noise_unit": "sensitivity", "step_size": 1e-3},
+    # The attack on the inner steps ("turning") has the most to find where the full gradient costs little.
     "dp-rsvrg": {
-        "batch": "full", "clip_full": 1.0, "clip_step": 1.0, "noise": 4.0, "noise_unit": "sensitivity",
-        "step_size": 1e-3,
+        "inner_steps": 6, "batch": "full", "clip_full": 0.01, "clip_step": 1.0, "alpha": 0.9, "noise": 6.0,
+        "noise_unit": "sensitivity", "step_size": 1e-3,
     },
     "riemannian-laplace": {"epsilon": 1.0},
     "kng": {"epsilon": 1.0},
@@ -69,13 +71,17 @@ def audit(
     records: Annotated[
         int | None, typer.Option(help="How many records the agent holds. Default: CONFIG's fewest, or 8.")
     ] = None,
-    settings: Annotated[
+    assignments: Annotated[
         list[str] | None,
-        typer.Option("--set", help="SECTION.KEY=VALUE; without CONFIG the sections are trainer and aggregation."),
+        typer.Option(
+            "--set",
+            metavar="KEY.SUB=VALUE",
+            help="Override an entry of CONFIG; without one, trainer.KEY=VALUE or aggregation.KEY=VALUE. Repeatable.",
+        ),
     ] = None,
     repetitions: Annotated[int, typer.Option(help="How many releases about either data set.")] = 20_000,
     confidence: Annotated[float, typer.Option(help="With which probability all that is shown holds.")] = 0.99,
-    delta: Annotated[float | None, typer.Option(help="Default: CONFIG's, or 1e-5.")] = None,
+    delta: Delta = None,
     seed: Annotated[int, typer.Option(help="Of the whole audit.")] = 0,
     json_: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     data_dir: DataDir = None,
@@ -92,9 +98,9 @@ def audit(
     if attack not in ATTACKS:
         raise ValueError(f"--attack {attack}: unknown; known are {', '.join(ATTACKS)}")
     subject = (
-        _from_flags(trainer, manifold, records, settings or [], one_step=attack == "theorem-4.2")
+        _from_flags(trainer, manifold, records, assignments, one_step=attack == "theorem-4.2")
         if config is None
-        else _from_config(config, records, settings or [], data_dir)
+        else _from_config(config, records, assignments, data_dir)
     )
     chosen = _attack(attack, subject, seed)
     with Progress(console=Console(stderr=True), transient=True) as bar:
@@ -115,7 +121,9 @@ def audit(
         raise typer.Exit(1)
 
 
-def _from_flags(trainer: str, manifold: str, records: int | None, settings: list[str], one_step: bool) -> _Subject:
+def _from_flags(
+    trainer: str, manifold: str, records: int | None, settings: list[str] | None, one_step: bool
+) -> _Subject:
     from pri_rfed.aggregation import AgentLevelMean
     from pri_rfed.experiment.config import ConfigError, override
     from pri_rfed.experiment.options import build, suggestion
@@ -127,7 +135,7 @@ def _from_flags(trainer: str, manifold: str, records: int | None, settings: list
         "trainer": TRAINER_DEFAULTS.get(trainer, {}) | ({} if one_step or trainer != "dp-rsgd" else {"steps": 5}),
         "aggregation": {"clip": 0.1, "noise_multiplier": 1.0},
     }
-    tables = override(tables, settings)
+    tables = override(tables, settings or [])
     errors = [f"--set {key}: without CONFIG, the sections are trainer and aggregation" for key in list(tables)[2:]]
     training = build("trainer", TRAINERS[trainer], tables["trainer"])
     aggregation = build("aggregation", AgentLevelMean, tables["aggregation"])
@@ -135,14 +143,11 @@ def _from_flags(trainer: str, manifold: str, records: int | None, settings: list
     if errors:
         raise ConfigError(errors)
     assert training.value and aggregation.value
-    return _Subject(training.value, _manifold(manifold), None, records or 8, aggregation.value, 2, 4, 1e-5)
+    return _Subject(training.value, _manifold(manifold), None, records or 8, aggregation.value, 2, 4, DELTA)
 
 
-def _from_config(config: Path, records: int | None, settings: list[str], data_dir: Path | None) -> _Subject:
-    from pri_rfed.data.download import DataFolders
-    from pri_rfed.experiment.config import load, override, read_toml
-
-    experiment = load(override(read_toml(config), settings), DataFolders(data_dir))
+def _from_config(config: Path, records: int | None, settings: list[str] | None, data_dir: Path | None) -> _Subject:
+    experiment = load_config(config, PlanFlags(), settings, data_dir)
     return _Subject(
         experiment.trainer,
         experiment.problem.manifold,

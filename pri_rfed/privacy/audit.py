@@ -126,7 +126,7 @@ class TrainingAttack(Attack):
 
     @property
     def target(self) -> str:
-        return f"{self.trainer.name} on {self.problem.manifold}"
+        return f"one local training by {self.trainer.name} on {self.problem.manifold}"
 
     @property
     def claim(self) -> Claim:
