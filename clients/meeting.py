@@ -10,9 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from clients.process import serve
+from clients.process import HEALTH, serve
 from pri_rfed import keys
-from pri_rfed.meeting import DONE, HEALTH, PORT
+from pri_rfed.meeting import DONE, PORT
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pri_rfed.commands import audit, client, data, ledger, privacy, run
+from pri_rfed.commands import audit, client, data, ledger, privacy, run, server
 
 app = typer.Typer(
     name="pri-rfed",
@@ -18,7 +18,9 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("resume")(run.resume)
+app.command("server")(server.server)
 app.command("client")(client.client)
+app.add_typer(server.keys_app, name="keys")
 app.command("join", hidden=True)(client.join)
 app.command("health", hidden=True)(client.health)
 app.command("audit")(audit.audit)

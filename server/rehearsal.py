@@ -21,15 +21,16 @@ from pri_rfed import keys
 from pri_rfed.coordinator import Coordinator, RunStopped, State
 from pri_rfed.data.agents import AgentArrays
 from pri_rfed.experiment.config import Experiment
+from pri_rfed.experiment.federation import Exchange
 from pri_rfed.experiment.folder import write_atomically
 from pri_rfed.experiment.options import plain
-from pri_rfed.meeting import DONE, HEALTH, LATE_SECONDS, PORT
+from pri_rfed.meeting import DONE, LATE_SECONDS, PORT
 from pri_rfed.owners import agent_name, make_owners
 from pri_rfed.simulation import Runtime
 from pri_rfed.training.base import Trainer
 from server.local_grid import LocalGrid
-from server.strategy import Exchange, PriRFed, Registered
-from server.superlink import SuperLink, start_process, stop, tail
+from server.strategy import PriRFed, Registered
+from server.superlink import HEALTH, SuperLink, start_process, stop, tail
 
 
 def in_process(
@@ -58,7 +59,7 @@ def over_flower(experiment: Experiment, clients: int, exchange: Exchange, logs: 
             keys.make_authority(folder)
             keys.make_server_certificate(folder, ["127.0.0.1"])
             dealt = owners(experiment, trainer, folder, clients, exchange)
-            link = stack.enter_context(SuperLink(folder, log=logs / "superlink.log"))
+            link = stack.enter_context(SuperLink(folder, folder, logs / "superlink.log"))
             nodes, processes = [], []
             for client in range(clients):
                 key, log = folder / f"client-{client}.key", logs / f"client-{client}.log"
@@ -98,7 +99,7 @@ def over_containers(experiment: Experiment, meeting: Path, exchange: Exchange, l
             keys.make_authority(folder)
             keys.make_server_certificate(folder, ["server", "127.0.0.1"])
             stack.callback(dismiss, meeting, 0.0)
-            link = stack.enter_context(SuperLink(folder, log=logs / "superlink.log", health=HEALTH))
+            link = stack.enter_context(SuperLink(folder, folder, logs / "superlink.log", health=HEALTH))
             proxy = [sys.executable, "-m", "server.proxy", "--keys", str(folder), "--superlink", link.address]
             stack.callback(stop, start_process([*proxy, "--listen", f"0.0.0.0:{PORT}"], logs / "proxy.log"))
             stack.callback(dismiss, meeting, LATE_SECONDS)

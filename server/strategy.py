@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -20,6 +20,7 @@ from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from pri_rfed.coordinator import Coordinator, RunStopped, State
+from pri_rfed.experiment.federation import Exchange
 from pri_rfed.wire import RECORD, Answer, Plan, WireError, clean
 
 log = logging.getLogger(__name__)
@@ -35,33 +36,6 @@ class Registered:
     name: str
     records: int
     node: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exchange:
-    """How the server deals with clients.
-
-    timeout: how many seconds a round waits for replies. min_replies: with fewer usable ones a round is drawn anew, at
-    most `attempts` times in a row; then the run stops, to be resumed. draw_from: all "registered" agents, or those
-    whose client is "connected" at that moment. wait: how many seconds to wait at the start for clients to connect; for
-    all of them, or with draw_from "connected" for enough to sample from.
-    """
-
-    timeout: float = 600.0
-    min_replies: int = 1
-    attempts: int = 3
-    draw_from: Literal["registered", "connected"] = "registered"
-    wait: float = 120.0
-
-    def __post_init__(self) -> None:
-        wrong = [f"{n} = {getattr(self, n)!r} must be > 0" for n in ("timeout", "wait") if not getattr(self, n) > 0]
-        for name in ("min_replies", "attempts"):
-            if getattr(self, name) < 1:
-                wrong.append(f"{name} = {getattr(self, name)!r} must be >= 1")
-        if self.draw_from not in ("registered", "connected"):
-            wrong.append(f"draw_from = {self.draw_from!r} must be 'registered' or 'connected'")
-        if wrong:
-            raise ValueError("; ".join(wrong))
 
 
 class PriRFed(Strategy):

@@ -50,6 +50,9 @@ QUIET = {
 }
 """Environment in which Flower's processes make no connection to the internet."""
 
+HEALTH = "127.0.0.1:8081"
+"""Where a server answers whether it is well."""
+
 UNSENT_SECONDS = 5.0
 """How long to wait for the numbers of a reply that was announced."""
 
@@ -68,10 +71,10 @@ clientapp = "clients.app:app"
 """
 
 
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port that nobody listens on at the moment."""
+def free_port() -> int:
+    """A port of the loopback interface that nobody listens on at the moment."""
     with socket.socket() as probe:
-        probe.bind((host, 0))
+        probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
 
@@ -112,23 +115,16 @@ def _end_with_parent() -> None:
 class SuperLink:
     """A running SuperLink. Use it as a context: it is stopped at the end, however that comes.
 
-    folder: with ca.crt, server.crt and server.key (`pri_rfed.keys`). log: a file for what it prints. database: a file
-    in which registered clients outlive the process; None keeps them in memory.
+    It listens on the loopback interface, and keeps in memory who is registered.
+
+    folder: with ca.crt, server.crt and server.key (`pri_rfed.keys`). work: a folder for files that live as long as it.
+    log: a file for what it prints. health: HOST:PORT of a gRPC health service without TLS.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        *,
-        log: Path,
-        host: str = "127.0.0.1",
-        port: int | None = None,
-        database: Path | None = None,
-        health: str | None = None,
-    ):
-        self.folder, self.log, self.host = folder, log, host
-        self.port = free_port(host) if port is None else port
-        self._database, self._health = database, health
+    def __init__(self, folder: Path, work: Path, log: Path, health: str | None = None):
+        self.folder, self.log, self.host = folder, log, "127.0.0.1"
+        self.port = free_port()
+        self._work, self._health = work, health
         self._secret = secrets.token_bytes(32)
         self._process: subprocess.Popen[bytes] | None = None
         self._control: ControlHttpClient | None = None
@@ -136,10 +132,10 @@ class SuperLink:
     @property
     def address(self) -> str:
         """HOST:PORT of the APIs, as this program reaches them."""
-        return f"{'127.0.0.1' if self.host == '0.0.0.0' else self.host}:{self.port}"
+        return f"{self.host}:{self.port}"
 
     def __enter__(self) -> SuperLink:
-        secret = self.folder / "superexec.secret"
+        secret = self._work / "superexec.secret"
         descriptor = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(descriptor, "wb") as file:
             file.write(self._secret)
@@ -150,10 +146,9 @@ class SuperLink:
             *("--ssl-certfile", str(self.folder / keys.SERVER), "--ssl-keyfile", str(self.folder / keys.SERVER_KEY)),
             *("--isolation", "process", "--superexec-auth-secret-file", str(secret)),
             "--enable-supernode-auth",
-            *(("--database", str(self._database)) if self._database else ()),
             *(("--health-server-address", self._health) if self._health else ()),
         ]
-        self._process = start_process(command, self.log, {"FLWR_HOME": str(self.folder / "flwr")})
+        self._process = start_process(command, self.log, {"FLWR_HOME": str(self._work / "flwr")})
         try:
             self._control = ControlHttpClient.from_server_address(
                 self.address,
@@ -182,7 +177,7 @@ class SuperLink:
         assert self._process is not None
         while True:
             try:
-                with socket.create_connection((self.address.rsplit(":", 1)[0], self.port), timeout=1):
+                with socket.create_connection((self.host, self.port), timeout=1):
                     return
             except OSError:
                 if self._process.poll() is not None or time.monotonic() > deadline:

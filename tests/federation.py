@@ -13,12 +13,13 @@ from clients import app as client_app
 from pri_rfed.coordinator import Coordinator, State
 from pri_rfed.data.download import DataFolders
 from pri_rfed.experiment.config import Experiment, load
+from pri_rfed.experiment.federation import Exchange
 from pri_rfed.owners import agent_name
 from pri_rfed.privacy.ledger import Ledger
 from pri_rfed.simulation import Result, Runtime, simulate
 from server.local_grid import LocalGrid
 from server.rehearsal import make_strategy, owners
-from server.strategy import Exchange, PriRFed
+from server.strategy import PriRFed
 
 EIGENVECTOR: dict[str, Any] = {
     "run": {"name": "eigenvector", "rounds": 4, "sampled": 4, "seed": 3, "evaluate_every": 2},

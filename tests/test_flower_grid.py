@@ -15,13 +15,14 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordD
 
 from clients.app import app
 from pri_rfed.coordinator import Coordinator, RunStopped
+from pri_rfed.experiment.federation import Exchange
 from pri_rfed.owners import agent_name
 from pri_rfed.privacy.events import event_from_dict
 from pri_rfed.randomness import Role, stream
 from pri_rfed.simulation import train_agents
 from pri_rfed.wire import RECORD
 from server.rehearsal import in_process
-from server.strategy import Exchange, exchange_messages
+from server.strategy import exchange_messages
 
 Honest = Callable[[Message, Context], Message]
 

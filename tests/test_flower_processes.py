@@ -164,7 +164,7 @@ def link(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SuperLink]:
     folder = tmp_path_factory.mktemp("link")
     keys.make_authority(folder)
     keys.make_server_certificate(folder, ["127.0.0.1"])
-    with SuperLink(folder, log=folder / "superlink.log") as running:
+    with SuperLink(folder, folder, folder / "superlink.log") as running:
         yield running
 
 

@@ -27,7 +27,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def superlink(folder: Path) -> Iterator[SuperLink]:
-    with SuperLink(folder, log=folder / "superlink.log") as link:
+    with SuperLink(folder, folder, folder / "superlink.log") as link:
         yield link
 
 

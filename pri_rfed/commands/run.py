@@ -60,7 +60,7 @@ def run(
     from pri_rfed.experiment.run import start
 
     _check_runtime(runtime)
-    with _interruptible():
+    with interruptible():
         tables = read_toml(config)
         tables = override(tables, assignments or [])
         if isinstance(tables.setdefault("run", {}), dict):
@@ -69,9 +69,9 @@ def run(
                 tables["run"]["seed"] = seed
         experiment = load(tables, DataFolders(data_dir))
         folder = RunFolder.create(experiment.run.name, out)
-        with _progress(runtime != RUNTIMES[0]) as report:
+        with show_progress(runtime != RUNTIMES[0]) as report:
             summary = start(experiment, folder, report, _runtime(runtime, experiment, clients, folder))
-        _tell(folder, summary, as_json)
+        tell(folder, summary, as_json)
 
 
 def resume(
@@ -92,17 +92,17 @@ def resume(
     summary = folder.read("summary.json")
     if summary is not None:
         print(f"{run_dir}: this run is finished, there is nothing to resume", file=sys.stderr)
-        _tell(folder, summary, as_json)
+        tell(folder, summary, as_json)
         return
     for name, before in (folder.read("versions.json") or {}).items():
         now = versions().get(name)
         if now != before:
             print(f"note: {name} was {before} and is {now}; the result may differ in its last digits", file=sys.stderr)
-    with _interruptible():
+    with interruptible():
         experiment = load(read_toml(folder.config), DataFolders(data_dir))
-        with _progress(runtime != RUNTIMES[0]) as report:
+        with show_progress(runtime != RUNTIMES[0]) as report:
             summary = go_on(experiment, folder, report, _runtime(runtime, experiment, clients, folder))
-        _tell(folder, summary, as_json)
+        tell(folder, summary, as_json)
 
 
 def _check_runtime(name: str) -> None:
@@ -116,8 +116,8 @@ def _runtime(name: str, experiment: Experiment, clients: int | None, folder: Run
 
     if name == SIMULATION.name:
         return SIMULATION
+    from pri_rfed.experiment.federation import Exchange
     from server.rehearsal import in_process, over_containers, over_flower
-    from server.strategy import Exchange
 
     logs = folder.path / "logs"
     if name == "containers":
@@ -132,7 +132,7 @@ def _runtime(name: str, experiment: Experiment, clients: int | None, folder: Run
     return NamedRuntime(name, over_flower(experiment, number, Exchange(), logs))
 
 
-def _tell(folder: RunFolder, summary: dict[str, Any], as_json: bool) -> None:
+def tell(folder: RunFolder, summary: dict[str, Any], as_json: bool) -> None:
     from pri_rfed.experiment.run import in_words
 
     if as_json:
@@ -142,14 +142,14 @@ def _tell(folder: RunFolder, summary: dict[str, Any], as_json: bool) -> None:
 
 
 @contextmanager
-def _interruptible() -> Iterator[None]:
-    """Ctrl-C ends with a message and exit code 130, a run that cannot go on with exit code 1."""
+def interruptible(how: str | None = None) -> Iterator[None]:
+    """Ctrl-C ends with a message and exit code 130, a run that cannot go on with exit code 1. how: to continue."""
     from pri_rfed.experiment.run import Interrupted
 
     try:
         yield
     except Interrupted as stop:
-        how = f"continue with: pri-rfed resume {stop.folder.path}"
+        how = how or f"continue with: pri-rfed resume {stop.folder.path}"
         said = "interrupted" if stop.reason is None else f"{stop.reason}\nstopped"
         print(f"\n{said} after round {stop.round}; {how}", file=sys.stderr)
         raise typer.Exit(130 if stop.reason is None else 1) from None
@@ -159,7 +159,7 @@ def _interruptible() -> Iterator[None]:
 
 
 @contextmanager
-def _progress(slow: bool) -> Iterator[Callable[[Progress], None]]:
+def show_progress(slow: bool) -> Iterator[Callable[[Progress], None]]:
     """A progress bar on stderr, where that is a terminal; elsewhere, for a slow run, a line every few seconds."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn

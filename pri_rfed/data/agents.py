@@ -103,7 +103,7 @@ class RegisteredAgents:
 
     def __init__(self, counts: Sequence[int], names: Sequence[str]):
         if len(counts) == 0 or len(counts) != len(names):
-            raise ValueError(f"agents: {len(names)} names for {len(counts)} agents; each needs one, and one is the least")
+            raise ValueError(f"agents: {len(counts)} agents with {len(names)} names; one at least is needed, named")
         self.counts = np.array(counts, dtype=np.int64)
         self.names = list(names)
 

@@ -1,0 +1,72 @@
+"""`pri-rfed server`: the server of a federation. `pri-rfed keys`: certificates and keys for both sides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pri_rfed.commands.run import AsJson, interruptible, show_progress, tell
+
+keys_app = typer.Typer(help="Make certificates and keys for a federation.", no_args_is_help=True)
+
+Folder = Annotated[Path, typer.Argument(help="Folder for the files.")]
+
+
+def server(
+    config: Annotated[Path, typer.Argument(help="The federation's configuration, a TOML file.")],
+    keys: Annotated[Path, typer.Option(help="Folder with ca.crt, server.crt and server.key.")],
+    out: Annotated[Path, typer.Option(help="Folder of the run; a run that is not finished there is gone on with.")],
+    listen: Annotated[str, typer.Option(help="HOST:PORT that clients reach.")] = "0.0.0.0:8443",
+    as_json: AsJson = False,
+) -> None:
+    """Run a federation whose agents are on other machines, until its rounds are done."""
+    from pri_rfed.experiment.config import read_toml
+    from pri_rfed.experiment.federation import load_federation
+    from pri_rfed.experiment.folder import RunFolder
+    from pri_rfed.experiment.run import NamedRuntime, resume, start
+    from server.deployment import over_network
+
+    with interruptible(how=f"start it again with --out {out}, and it goes on"):
+        under_way = (out / "config.toml").is_file()
+        source = out / "config.toml" if under_way else config
+        tables = read_toml(source)
+        if isinstance(tables.setdefault("run", {}), dict):
+            tables["run"].setdefault("name", config.stem)
+        federation = load_federation(tables, source.parent)
+        folder = RunFolder.open(out) if under_way else RunFolder.create(federation.experiment.run.name, out)
+        summary = folder.read("summary.json")
+        if summary is None:
+            runtime = NamedRuntime("server", over_network(federation, keys, listen, folder.path / "logs"))
+            with show_progress(slow=True) as report:
+                summary = (resume if under_way else start)(federation.experiment, folder, report, runtime)
+        tell(folder, summary, as_json)
+
+
+@keys_app.command("server")
+def server_keys(
+    folder: Folder,
+    hosts: Annotated[
+        list[str], typer.Option("--host", help="Name or address under which clients reach the server; repeatable.")
+    ],
+) -> None:
+    """Make the federation's authority, unless FOLDER holds one, and a certificate for the server."""
+    from pri_rfed import keys
+
+    if not (folder / keys.AUTHORITY_KEY).exists():
+        keys.make_authority(folder)
+        typer.echo(f"{folder / keys.AUTHORITY}: give it to every client")
+        typer.echo(f"{folder / keys.AUTHORITY_KEY}: keep it to yourself, away from the server if you can")
+    keys.make_server_certificate(folder, hosts)
+    typer.echo(f"{folder / keys.SERVER}, {folder / keys.SERVER_KEY}: for the server, as {', '.join(hosts)}")
+
+
+@keys_app.command("client")
+def client_key(path: Annotated[Path, typer.Argument(help="File for the private key.")]) -> None:
+    """Make a client's key."""
+    from pri_rfed import keys
+
+    keys.make_client_key(path)
+    typer.echo(f"{path}: keep it on this machine")
+    typer.echo(f"{path}.pub: give it to the server's operator")
