@@ -28,6 +28,6 @@ COPY configs /srv/pri-rfed/configs
 WORKDIR /srv/pri-rfed
 RUN useradd --system --uid 10001 --no-create-home --home-dir /tmp pri-rfed
 USER 10001
-HEALTHCHECK --interval=5s --timeout=10s --start-period=60s --retries=6 CMD ["pri-rfed", "health", "127.0.0.1:8081"]
+HEALTHCHECK --interval=30s --timeout=10s --start-period=60s --retries=6 CMD ["pri-rfed", "health", "127.0.0.1:8081"]
 ENTRYPOINT ["pri-rfed"]
 CMD ["--help"]

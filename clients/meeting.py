@@ -12,19 +12,21 @@ from pathlib import Path
 
 from clients.process import HEALTH, serve
 from pri_rfed import keys
-from pri_rfed.meeting import DONE, PORT
+from pri_rfed.meeting import DONE, PORT, outlive
 
 log = logging.getLogger(__name__)
 
 
 def join(meeting: Path, server: str = "server") -> int:
-    """Take part in the run that meets in this folder; the exit status: 0 when it is over.
+    """Take part in the run that meets in this folder; the exit status: 0 when it is over. This process ends after the
+    server's, so that who stops everything at the first end does not stop the server.
 
     The private key is made here and never leaves this container.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     name = socket.gethostname()
     with tempfile.TemporaryDirectory(prefix="pri-rfed-") as folder:
+        status = 0
         key = Path(folder) / "key"
         keys.make_client_key(key)
         new = meeting / f".{name}"
@@ -34,11 +36,15 @@ def join(meeting: Path, server: str = "server") -> int:
         log.info("joined as %s", name)
         try:
             agents, authority, done = meeting / name, meeting / keys.AUTHORITY, meeting / DONE
-            while not (agents.is_dir() and authority.is_file()):
-                if done.exists():
-                    log.info("the run is over; %s was given no agents", name)
-                    return 0
+            while not done.exists() and not (agents.is_dir() and authority.is_file()):
                 time.sleep(0.1)
-            return serve(f"{server}:{PORT}", authority, key, agents, HEALTH, done.exists)
+            if agents.is_dir():
+                status = serve(f"{server}:{PORT}", authority, key, agents, HEALTH, done.exists)
+            else:
+                log.info("the run is over; %s was given no agents", name)
         finally:
             public.unlink(missing_ok=True)
+        if done.exists():
+            outlive(meeting)
+            time.sleep(1.0)
+        return status

@@ -3,11 +3,13 @@
     ca.crt      the authority of this run; the server has begun
     NAME.pub    a client's public key, while the client is there
     NAME/       policies, records and ledgers of the agents that client speaks for
-    done        the run is over
+    done        the rounds are over
+    server      locked as long as the server's process lives
 """
 
 from __future__ import annotations
 
+import fcntl
 import os
 from pathlib import Path
 
@@ -27,3 +29,15 @@ def folder() -> Path:
             "have in common; `docker compose up` sets it"
         )
     return path
+
+
+def hold(meeting: Path) -> None:
+    """Let the clients see that this process lives; until it ends."""
+    descriptor = os.open(meeting / "server", os.O_RDWR | os.O_CREAT, 0o644)  # closed, and unlocked, by the system
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+
+def outlive(meeting: Path) -> None:
+    """Wait until the server's process has ended."""
+    with (meeting / "server").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)

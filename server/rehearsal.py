@@ -24,7 +24,7 @@ from pri_rfed.experiment.config import Experiment
 from pri_rfed.experiment.federation import Exchange
 from pri_rfed.experiment.folder import write_atomically
 from pri_rfed.experiment.options import plain
-from pri_rfed.meeting import DONE, LATE_SECONDS, PORT
+from pri_rfed.meeting import DONE, LATE_SECONDS, PORT, hold
 from pri_rfed.owners import agent_name, make_owners
 from pri_rfed.simulation import Runtime
 from pri_rfed.training.base import Trainer
@@ -94,6 +94,7 @@ def over_containers(experiment: Experiment, meeting: Path, exchange: Exchange, l
 
     def carry_out(coordinator: Coordinator, trainer: Trainer, on_state: Callable[[State], None]) -> None:
         logs.mkdir(exist_ok=True)
+        hold(meeting)
         with tempfile.TemporaryDirectory(prefix="pri-rfed-") as name, stoppable(), ExitStack() as stack:
             folder = Path(name)
             keys.make_authority(folder)
