@@ -64,6 +64,8 @@ class State:
     """The outer iterate that a uniform output has chosen, once it was met."""
     failed: tuple[Draw, ...] = ()
     """Draws for the next round that came to nothing."""
+    plan: str = ""
+    """What the rounds were run by, in words: only the same plan may go on, or its accounting would not hold."""
 
     @property
     def output(self) -> Array:
@@ -87,6 +89,7 @@ class State:
             "participations": self.participations,
             "history": json.dumps(self.history),
             "failed": json.dumps(self.failed),
+            "plan": self.plan,
         }
         if self.drawn is not None:
             arrays["drawn"] = self.drawn
@@ -108,6 +111,7 @@ class State:
                     tuple(json.loads(str(file["history"]))),
                     file.get("drawn"),
                     tuple(json.loads(str(file["failed"]))),
+                    str(file["plan"]),
                 )
         except (KeyError, OSError, ValueError, EOFError) as error:
             if isinstance(error, FileNotFoundError):
@@ -142,7 +146,7 @@ class Coordinator:
     Of the agents it knows nothing but how many records each is registered with (counts [N], public).
     evaluate: diagnostics of a point, written down at every `evaluate_every` rounds and after the last one; not private.
 
-    Its `state` can be saved and handed to another one, which goes on as this one would have.
+    Its `state` can be saved and handed to another one, which goes on as this one would have. plan: goes into the state.
     """
 
     def __init__(
@@ -157,6 +161,7 @@ class Coordinator:
         start: Array | None = None,
         output: Literal["last", "uniform"] = "last",
         state: State | None = None,
+        plan: str = "",
         evaluate: Callable[[Array], RoundRecord] | None = None,
         evaluate_every: int = 1,
     ):
@@ -166,7 +171,7 @@ class Coordinator:
         self._output_round = int(stream(seed, Role.SERVER, rounds).integers(rounds)) if output == "uniform" else None
         if state is None:
             point = start_point(problem, seed) if start is None else np.asarray(start, dtype=float)
-            state = State(0, point, np.zeros(len(self.counts), dtype=np.int64))
+            state = State(0, point, np.zeros(len(self.counts), dtype=np.int64), plan=plan)
         self.state = state
 
     @property
@@ -235,5 +240,5 @@ class Coordinator:
         if self._evaluate is not None and (done % self._evaluate_every == 0 or done == self.rounds):
             record.update(self._evaluate(aggregate.point))
         drawn = state.point if state.round == self._output_round else state.drawn
-        self.state = State(done, aggregate.point, participations, (*state.history, record), drawn)
+        self.state = State(done, aggregate.point, participations, (*state.history, record), drawn, plan=state.plan)
         return True

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import time
 from collections import Counter
@@ -125,7 +127,8 @@ def simulate(
     `delta`, which goes with the privacy figures. output: the last point, or one of the T points that rounds began with,
     drawn without regard to the data. evaluate_every: diagnostics at every so many rounds and after the last one; 0 for
     never. on_round: called after each round with a state that the run can be resumed from, even if the process is
-    interrupted right then. resume_from: such a state; the result is the one that the run would have had unbroken.
+    interrupted right then. resume_from: such a state; the result is the one that the run would have had unbroken, and
+    the plan has to be the same, but that `rounds` may grow as long as nothing else depends on it.
     runtime: carries out the rounds in place of this process, to the same result.
 
     Raises ValueError with everything that is wrong, before any work is done.
@@ -164,6 +167,17 @@ def simulate(
             trainer, problem, np.unique(counts).tolist(), sampled, pool, rounds, budget.epsilon, budget.delta
         )
 
+    events = {n: trainer.event(problem, n) for n in np.unique(counts).tolist()}
+    last = f", output {output} of {rounds} rounds" if output != "last" else ""
+    plan = (
+        f"{problem.name} on {problem.manifold}, {trainer}, {aggregation}, sampled {sampled}, seed {seed}{last}, "
+        f"releases {_digest(events, counts)}"
+    )
+    if resume_from is not None and resume_from.plan != plan:
+        raise ValueError(
+            f"resume_from is of another plan: {resume_from.plan or 'none was written down'}; this one is: {plan}. What "
+            "was released by one plan cannot be accounted for by another"
+        )
     coordinator = Coordinator(
         problem,
         counts,
@@ -174,6 +188,7 @@ def simulate(
         start=start,
         output=output,
         state=resume_from,
+        plan=plan,
         evaluate=_Evaluation(problem, agents) if evaluate_every else None,
         evaluate_every=evaluate_every,
     )
@@ -188,7 +203,6 @@ def simulate(
         on_round(coordinator.state)
 
     state = coordinator.state
-    events = {n: trainer.event(problem, n) for n in np.unique(counts).tolist()}
     return Result(
         state.output,
         state.history,
@@ -202,6 +216,12 @@ def simulate(
         events,
         state,
     )
+
+
+def _digest(events: dict[int, Event], counts: NDArray[np.int64]) -> str:
+    """What tells apart who holds how many records, and what a local training releases."""
+    described = json.dumps({n: event.to_dict() for n, event in events.items()}, sort_keys=True)
+    return hashlib.sha256(described.encode() + counts.astype("<i8").tobytes()).hexdigest()[:16]
 
 
 def train_agents(

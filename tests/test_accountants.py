@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as dpa
@@ -177,7 +178,7 @@ def steps(draw):
     if kind == "pure":
         return Pure(draw(st.floats(0.01, 1.0)))
     if kind == "approximate":
-        return Approximate(draw(st.floats(0.01, 1.0)), 1e-9)
+        return Approximate(draw(st.floats(0.01, 1.0)), draw(st.sampled_from([1e-9, 1e-4, 1e-2])))
     mu, records = draw(mus), draw(st.integers(2, 500))
     if kind == "gaussian":
         return Gaussian(mu, 1.0)
@@ -248,7 +249,7 @@ def test_participation(step, sampled_agents, others, rounds, delta):
     assert run <= more * SLACK + 1e-9
     # Participation is revealed: one round amplifies delta by kappa, and epsilon not at all.
     round_ = Participation(step, sampled_agents, pool)
-    epsilon = PLD.epsilon(step, delta)
+    epsilon = min(PLD.epsilon(step, delta), 5.0)
     assert PLD.delta(round_, epsilon) == pytest.approx(round_.rate * PLD.delta(step, epsilon), rel=1e-6, abs=1e-13)
 
 
@@ -290,6 +291,64 @@ def test_epsilon_and_delta_are_inverse(step, times, name):
         epsilon = accountant.epsilon(event, delta)
         if 0 < epsilon < math.inf:
             assert accountant.delta(event, epsilon) == pytest.approx(delta, rel=1e-3)
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_failures_add_up(order):
+    """Mass at infinity is never lost, whichever operation it passes through."""
+    a, b = Approximate(0.1, 1e-3), Approximate(0.2, 2e-3)
+    both = 1 - (1 - 1e-3) * (1 - 2e-3)
+    for event, failure in [
+        (Composed((a, b)[::order]), both),
+        (Composed((a, Gaussian(1.0, 1.0), b)[::order]), both),
+        (Composed((Approximate(0.0, 1e-3), b)[::order]), both),
+        (Repeated(a, 50), 1 - (1 - 1e-3) ** 50),
+        (SampledWithoutReplacement(a, 1, 10), 1e-4),
+        (Participation(a, 1, 10), 1e-4),
+        (Repeated(Participation(SampledWithoutReplacement(a, 1, 10), 1, 10), 7), 1 - (1 - 1e-5) ** 7),
+    ]:
+        assert PLD.delta(event, 600.0) == pytest.approx(failure, rel=1e-9)
+        assert PLD.epsilon(event, failure * 0.999) == math.inf
+
+
+def test_what_is_cut_off_goes_to_infinity(monkeypatch):
+    for tail in (1e-16, 1e-9, 1e-4):
+        monkeypatch.setattr(ld, "TAIL", tail)
+        normal = ld.gaussian(1.0)
+        step = ld.sampled_without_replacement(normal, 0.3)
+        for d in (normal, step, ld.composed(step, normal), ld.repeated(step, 20)):
+            assert d.infinity >= tail / 4
+            assert d.probs.sum() + d.infinity >= 1 - 1e-14
+
+
+def test_rounding_of_the_transform_is_charged():
+    """The case in which 40-digit arithmetic found the most of it: sums over how often the agent took part."""
+    mu, times = 0.30593, 371
+    event = Repeated(Participation(Gaussian(mu, 1.0), 1, 3), times)
+    with mpmath.workdps(40):
+        for epsilon in (20.0, 26.0, 29.0):
+            exact = mpmath.mpf(0)
+            for k in range(1, times + 1):
+                m = mpmath.mpf(mu) * mpmath.sqrt(k)
+                delta = mpmath.ncdf(m / 2 - epsilon / m) - mpmath.exp(epsilon) * mpmath.ncdf(-m / 2 - epsilon / m)
+                exact += mpmath.binomial(times, k) * mpmath.mpf(1) / 3**k * (mpmath.mpf(2) / 3) ** (times - k) * delta
+            assert PLD.delta(event, epsilon) >= float(exact)
+            assert PLD.delta(event, epsilon) <= float(exact) * 1.01 + 1e-12
+
+
+def test_a_release_of_nothing_does_not_coarsen_the_rest():
+    alone = PLD.epsilon(Gaussian(0.1, 1.0), 1e-5)
+    for nothing in (Approximate(0.0, 1e-9), SampledWithoutReplacement(Approximate(0.0, 0.0), 1, 3)):
+        assert PLD.epsilon(Composed((Gaussian(0.1, 1.0), nothing)), 1e-5) == pytest.approx(alone, rel=1e-3)
+
+
+def test_one_sided_losses_keep_their_accuracy():
+    reference = dpa.from_gaussian_mechanism(1 / 16.9, sampling_prob=0.0235, value_discretization_interval=1e-4)
+    event = PoissonSampled(Gaussian(16.9, 1.0, Unit.ADD_REMOVE_RECORD), 0.0235)
+    from pri_rfed.privacy.accountants import _losses
+
+    added = _losses(event).orders()[1]
+    assert added.epsilon(7.6e-3) == pytest.approx(reference._pmf_add.get_epsilon_for_delta(7.6e-3), rel=1e-2)
 
 
 def test_parameters_far_from_one():
@@ -347,6 +406,12 @@ def test_run_shows_both_figures_the_worst_over_agents():
     always = run_privacy(groups, [Rounds(2, 10, 30)], 1e-5)
     assert always.epsilon_ledger_max == PLD.epsilon(Repeated(local[100], 30), 1e-5)
     assert always.to_dict()["unit"] == "replace-record"
+
+
+def test_an_agent_of_which_nothing_is_said_is_refused():
+    groups = [AgentGroup(n, 1, Gaussian(1.0, 1.0)) for n in (100, 200)]
+    with pytest.raises(ValueError, match="200 records"):
+        run_privacy(groups, [Rounds(1, 2, 5)], 1e-5, participations={100: 3})
 
 
 def test_many_groups_are_bounded_by_the_hardest_alike():

@@ -207,6 +207,47 @@ def test_a_run_can_be_prolonged() -> None:
     )
 
 
+def test_the_ledger_figure_is_that_of_the_busiest_agent() -> None:
+    from pri_rfed.privacy.accountants import best_epsilon
+
+    result = simulate(EIGENVECTOR, vectors(), NOISY, rounds=7, sampled=2)
+    least, most = int(result.participations.min()), int(result.participations.max())
+    assert least < most
+    (group,) = result.privacy.groups
+    assert group.participations == most
+    assert result.privacy.epsilon_ledger_max == best_epsilon(Repeated(group.group.local, most), 1e-5).epsilon
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trainer": replace(NOISY, noise=NOISY.noise / 2)},
+        {"trainer": RGD(steps=NOISY.steps)},
+        {"sampled": 2},
+        {"seed": 9},
+        {"aggregation": AgentLevelMean(clip=1.0, noise_multiplier=1.0)},
+        {"agents": [*vectors()[:-1], vectors()[-1][:-1]]},
+        {"budget": Budget(1.0)},
+        {"output": "uniform"},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_run_goes_on_by_its_own_plan_only(change: dict[str, Any]) -> None:
+    """Past rounds would be accounted for as if they had been run by the new plan."""
+    states: list[State] = []
+    options: dict[str, Any] = {"agents": vectors(), "trainer": NOISY, "rounds": 3, "sampled": 3}
+    simulate(EIGENVECTOR, **options, on_round=states.append)
+    with pytest.raises(ValueError, match="another plan"):
+        simulate(EIGENVECTOR, **(options | {"rounds": 6} | change), resume_from=states[-1])
+
+
+def test_a_uniform_output_is_of_a_number_of_rounds_fixed_in_advance() -> None:
+    states: list[State] = []
+    simulate(EIGENVECTOR, vectors(), NOISY, rounds=3, output="uniform", on_round=states.append)
+    with pytest.raises(ValueError, match="another plan"):
+        simulate(EIGENVECTOR, vectors(), NOISY, rounds=6, output="uniform", resume_from=states[-1])
+
+
 def test_a_file_that_is_no_state_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"nonsense")
     np.savez(tmp_path / "b.npz", point=np.zeros(3))

@@ -284,6 +284,12 @@ def rdp_to_epsilon(curve: Array, orders: Array, delta: float) -> Array:
     return np.maximum(epsilon, 0.0)
 
 
+def _is_sampled(event: Event) -> bool:
+    """Whether there is Poisson sampling anywhere in the event."""
+    parts = getattr(event, "events", None) or ([event.event] if hasattr(event, "event") else [])
+    return isinstance(event, PoissonSampled) or any(map(_is_sampled, parts))
+
+
 class RDPAccountant(Accountant):
     """Renyi differential privacy on autodp's mechanisms and sampling bounds."""
 
@@ -294,6 +300,8 @@ class RDPAccountant(Accountant):
         match event:
             case Composed():
                 return next((reason for part in event.events if (reason := self.supports(part))), None)
+            case PoissonSampled() if _is_sampled(event.event):
+                return "autodp's bound for Poisson samples is used for mechanisms that are not samples themselves only"
             case Repeated() | Participation() | SampledWithoutReplacement() | PoissonSampled():
                 return self.supports(event.event)
             case Approximate():

@@ -10,7 +10,7 @@ arXiv:2207.04380), which can only enlarge the divergence; whatever is cut off go
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -25,6 +25,8 @@ MOST_POINTS = 1 << 18
 """A grid is made coarser rather than longer than this before composition."""
 TAIL = 1e-16
 """Mass that one operation may cut off (and move to infinity)."""
+ROUNDING = 4 * float(np.finfo(float).eps)
+"""Error of the divergence for each composition that one transform does: about eight times the largest that was seen."""
 MOST_AT_ONCE = 1024
 """Compositions done by one transform; more are done in turns, the grid being made coarser in between."""
 
@@ -44,6 +46,11 @@ class LossDistribution:
     @cached_property
     def losses(self) -> Array:
         return (float(self.lowest) + np.arange(len(self.probs), dtype=float)) * self.grid
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether all finite losses are 0, as where nothing was released."""
+        return not self.probs[self.losses != 0].any()
 
     @cached_property
     def spread(self) -> float:
@@ -80,9 +87,9 @@ class LossDistribution:
         # At a grid point the divergence counts what lies strictly above it.
         at_grid = np.append(above_p[1:] - math.exp(-self.grid) * above_q[1:], 0.0) + self.infinity
         i = int(np.argmax(at_grid <= delta))
-        # Between grid points i - 1 and i it is infinity + above_p[i] - e^{epsilon - losses[i]} above_q[i].
+        # From grid point i - 1, or 0, to i it is infinity + above_p[i] - e^{epsilon - losses[i]} above_q[i].
         epsilon = losses[i] + math.log((above_p[i] + self.infinity - delta) / above_q[i])
-        return float(np.clip(epsilon, losses[i] - self.grid, losses[i]).clip(0.0))
+        return float(np.clip(epsilon, losses[i - 1] if i else 0.0, losses[i]))
 
 
 def discretise(losses: Array, probs: Array, infinity: float) -> LossDistribution:
@@ -103,10 +110,13 @@ def discretise(losses: Array, probs: Array, infinity: float) -> LossDistribution
     if low:
         probs = np.concatenate([[below[low]], probs[low + 1 :]])
         losses = losses[low:]
-    spread = math.sqrt(float(probs @ losses**2))
-    grid = max(spread / RESOLUTION, float(losses[-1] - losses[0]) / MOST_POINTS)
-    if grid == 0 or not math.isfinite(grid):
-        grid = 1.0
+    mean = float(probs @ losses / probs.sum())
+    spread = math.sqrt(float(probs @ (losses - mean) ** 2))
+    farthest = float(np.abs(losses).max())
+    # A grid finer than rounding would only number the points beyond what integers hold.
+    grid = max(spread / RESOLUTION, float(losses[-1] - losses[0]) / MOST_POINTS, farthest * 1e-12)
+    if len(losses) == 1:
+        grid = farthest or 1.0
     return onto_grid(losses, probs, infinity, grid)
 
 
@@ -249,13 +259,16 @@ def participating(d: LossDistribution, rate: float) -> LossDistribution:
 
 def composed(a: LossDistribution, b: LossDistribution) -> LossDistribution:
     """Both, on the same data."""
+    infinity = a.infinity + b.infinity - a.infinity * b.infinity
+    for d, other in ((a, b), (b, a)):
+        if d.is_nothing:  # it has no say in the grid
+            return replace(other, probs=other.probs * d.probs.sum(), infinity=infinity)
     grid = max(a.grid, b.grid)
     a, b = coarsen(a, grid), coarsen(b, grid)
     size = len(a.probs) + len(b.probs) - 1
     n = fft.next_fast_len(size, real=True)
     probs = fft.irfft(fft.rfft(a.probs, n) * fft.rfft(b.probs, n), n)[:size]
-    infinity = a.infinity + b.infinity - a.infinity * b.infinity
-    return _fit(LossDistribution(grid, a.lowest + b.lowest, np.maximum(probs, 0.0), infinity))
+    return _fit(LossDistribution(grid, a.lowest + b.lowest, np.maximum(probs, 0.0), infinity + 2 * ROUNDING))
 
 
 def repeated(d: LossDistribution, times: int) -> LossDistribution:
@@ -270,9 +283,10 @@ def repeated(d: LossDistribution, times: int) -> LossDistribution:
     size = high - low + 1
     n = fft.next_fast_len(max(size, len(d.probs)), real=True)
     transform = _power(fft.rfft(d.probs, n), times)
-    # The transform wraps around; what lies outside [low, high] is charged to infinity.
+    # The transform wraps around, and its rounding grows with the power; both are charged to infinity.
     probs = np.roll(fft.irfft(transform, n), d.lowest * times - low)[:size]
-    infinity = -math.expm1(times * math.log1p(-d.infinity)) + 2 * TAIL if d.infinity < 1 else 1.0
+    infinity = -math.expm1(times * math.log1p(-d.infinity)) if d.infinity < 1 else 1.0
+    infinity = min(1.0, infinity + 2 * TAIL + times * ROUNDING)
     return _fit(LossDistribution(d.grid, low, np.maximum(probs, 0.0), infinity))
 
 

@@ -139,7 +139,12 @@ def run_privacy(
     if len(units) > 1:
         raise ValueError(f"groups: events of different units never mix: {', '.join(sorted(map(str, units)))}")
     total = sum(r.count for r in rounds)
-    took_part = [total if participations is None else participations.get(group.records, 0) for group in groups]
+    if participations is not None and (unknown := [g.records for g in groups if g.records not in participations]):
+        raise ValueError(
+            f"participations: nothing is said of agents with {', '.join(map(str, unknown))} records; known are "
+            f"{', '.join(map(str, participations))}"
+        )
+    took_part = [total if participations is None else participations[group.records] for group in groups]
     figures: dict[int, GroupPrivacy] = {}
     for together in _alike(groups):
         locals_ = hardest(groups[i].local for i in together)
