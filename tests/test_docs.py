@@ -1,7 +1,10 @@
 """The Python examples of the README and the docs run, and print what they say."""
 
 import io
+import json
 import re
+import subprocess
+import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
@@ -29,6 +32,19 @@ def test_example(code, output):
 
 def test_there_is_an_example():
     assert EXAMPLES
+
+
+def test_the_problem_of_ones_own_runs_from_a_configuration(tmp_path):
+    page = (ROOT / "docs" / "own-problem.md").read_text(encoding="utf-8")
+    name = re.search(r'name = "((\w+):\w+)"', page)
+    code = re.search(r"```python\n(.*?)\n\n\nrng =", page, re.S)
+    (tmp_path / f"{name[2]}.py").write_text(code[1], encoding="utf-8")
+    config = (ROOT / "configs" / "quickstart.toml").read_text(encoding="utf-8")
+    (tmp_path / "own.toml").write_text(config.replace("principal-eigenvector", name[1]), encoding="utf-8")
+    command = [Path(sys.executable).with_name("pri-rfed"), "run", "own.toml", "--set", "run.rounds=2", "--json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["problem"] == "geometric-median"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import importlib
 import math
+import os
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -347,8 +349,10 @@ def _as_option(section: str, message: str, table: Mapping[str, Any]) -> str:
 
 
 def _own_class(name: str) -> Callable[..., Problem] | str:
-    """The user's class that 'module:Class' names, or what is wrong with it."""
+    """The user's class that 'module:Class' names, also in the current folder, or what is wrong with it."""
     module, _, attribute = name.partition(":")
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.append(here)  # last, so that no file there stands in for an installed module
     try:
         found = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError, ValueError) as error:
