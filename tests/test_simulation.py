@@ -398,7 +398,11 @@ def final(result: Result) -> tuple[float, float]:
     return result.history[-1]["excess_risk"], result.history[-1]["gradient_norm"]
 
 
-@pytest.mark.parametrize("problem", [EIGENVECTOR, PrincipalSubspace(6, 2), PrincipalSubspace(6, 2, "stiefel")], ids=str)
+@pytest.mark.parametrize(
+    "problem",
+    [EIGENVECTOR, PrincipalSubspace(6, 2), PrincipalSubspace(6, 2, "stiefel")],
+    ids=lambda problem: str(problem.manifold),
+)
 @pytest.mark.parametrize(
     "trainer",
     [RGD(steps=1, step_size=0.7), DPRSGD(steps=1, clip=1.0, noise=0, step_size=0.7), RFedSVRG(inner_steps=5)],
