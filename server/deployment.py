@@ -5,16 +5,17 @@ from __future__ import annotations
 import secrets
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+from flwr.serverapp import Grid
+
 from pri_rfed.coordinator import Coordinator, RunStopped, State
 from pri_rfed.experiment.federation import Federation
-from pri_rfed.experiment.options import plain
 from pri_rfed.simulation import Runtime
 from pri_rfed.training.base import Trainer
-from server.rehearsal import stoppable
+from server.rehearsal import stoppable, trainer_table
 from server.strategy import PriRFed, Registered
 from server.superlink import HEALTH, SuperLink, start_process, stop, tail
 
@@ -37,18 +38,31 @@ def over_network(federation: Federation, folder: Path, listen: str, logs: Path) 
                 if proxy.poll() is not None:
                     raise RunStopped(f"the proxy ended with exit status {proxy.returncode}:\n{tail(log)}")
 
-            experiment = federation.experiment
-            strategy = PriRFed(
-                coordinator,
-                [Registered(agent.name, agent.records, nodes[agent.key]) for agent in federation.agents],
-                experiment.resolved["problem"],
-                {"name": trainer.name, **plain(trainer)},
-                run=f"{experiment.run.name}-{secrets.token_hex(4)}",
-                exchange=federation.exchange,
-                on_state=on_state,
-                watch=watch,
-            )
             with link.run() as grid:
-                strategy.run(grid)
+                over_grid(federation, grid, nodes, coordinator, trainer, on_state, watch)
 
     return carry_out
+
+
+def over_grid(
+    federation: Federation,
+    grid: Grid,
+    nodes: Mapping[str, int],
+    coordinator: Coordinator,
+    trainer: Trainer,
+    on_state: Callable[[State], None],
+    watch: Callable[[], None] | None = None,
+) -> None:
+    """Carry out the rounds with the clients of a Grid; nodes: which one speaks for each key file."""
+    experiment = federation.experiment
+    strategy = PriRFed(
+        coordinator,
+        [Registered(agent.name, agent.records, nodes[agent.key]) for agent in federation.agents],
+        experiment.resolved["problem"],
+        trainer_table(trainer),
+        run=f"{experiment.run.name}-{secrets.token_hex(4)}",
+        exchange=federation.exchange,
+        on_state=on_state,
+        watch=watch,
+    )
+    strategy.run(grid)
