@@ -294,3 +294,17 @@ def test_an_option_has_one_home() -> None:
     built = build("trainer", DPRSGD, {"noise": 1, "steps": 2})
     assert built.value == DPRSGD(noise=1.0, steps=2)
     assert set(built.table) == set(DPRSGD.__dataclass_fields__) - {"clip", "nominal"}, "those have no value"
+
+
+def test_a_batch_too_large_is_told_beside_mistakes_in_the_same_section():
+    tables = {
+        "run": {"name": "x", "rounds": 2},
+        "problem": {"name": "principal-eigenvector"},
+        "data": {"source": "digits", "partition": {"name": "iid", "agents": 10}},
+        "trainer": {"name": "dp-rsgd", "batch": 2000, "stps": 2, "clip": "a"},
+        "privacy": {"epsilon": 1.0, "delta": 2.0},
+    }
+    with pytest.raises(ConfigError) as raised:
+        load(tables, DataFolders(None))
+    told = {error.split()[0].rstrip(":") for error in raised.value.errors}
+    assert told == {"trainer.batch", "trainer.stps", "trainer.clip", "privacy.delta"}

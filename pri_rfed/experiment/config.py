@@ -236,6 +236,12 @@ def assemble(tables: Mapping[str, Any], place: str, obtain: Obtain) -> Experimen
     if problem.value is not None and agents is not None:
         if trainer.value is not None:
             errors += _misfits(trainer.value, problem.value, agents)
+        else:  # what can be said of the entries that are right is said at once, too
+            told = {error.partition(":")[0].split()[0] for error in trainer.errors}
+            right = {key: value for key, value in section["trainer"].items() if f"trainer.{key}" not in told}
+            rest = _trainer(right, "noise" not in right)
+            misfits = [] if rest.value is None else _misfits(rest.value, problem.value, agents)
+            errors += [line for line in misfits if line.split()[0] not in told]
         sampled = section["run"].get("sampled", 1)
         if isinstance(sampled, int) and sampled > len(agents):
             errors.append(f"run.sampled = {sampled}: must be at most {len(agents)}, the number of agents")
