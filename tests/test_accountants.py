@@ -8,7 +8,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution as dpa
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtr
 
@@ -237,6 +237,7 @@ def test_monotone_in_every_parameter(mu, batch, more, times, delta):
 
 
 @laws
+@example(sampled(1.0, 1, 70), 1, 1, 1, 1e-3)
 @given(steps(), st.integers(1, 20), st.integers(0, 20), st.integers(1, 60), deltas)
 def test_participation(step, sampled_agents, others, rounds, delta):
     pool = sampled_agents + others

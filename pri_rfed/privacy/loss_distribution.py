@@ -248,7 +248,7 @@ def participating(d: LossDistribution, rate: float) -> LossDistribution:
     if rate == 1:
         return d
     low, high = min(d.lowest, 0), max(d.lowest + len(d.probs) - 1, 0)
-    if high - low >= MOST_POINTS:  # all losses far away from 0
+    if high - low > len(d.probs) + MOST_POINTS:  # all losses far away from 0
         return participating(coarsen(d, d.grid * math.ceil(2 * (high - low) / MOST_POINTS)), rate)
     probs = np.zeros(high - low + 1)
     start = d.lowest - low
