@@ -286,8 +286,7 @@ def rdp_to_epsilon(curve: Array, orders: Array, delta: float) -> Array:
 
 def _is_sampled(event: Event) -> bool:
     """Whether there is Poisson sampling anywhere in the event."""
-    parts = getattr(event, "events", None) or ([event.event] if hasattr(event, "event") else [])
-    return isinstance(event, PoissonSampled) or any(map(_is_sampled, parts))
+    return isinstance(event, PoissonSampled) or any(map(_is_sampled, event.parts))
 
 
 class RDPAccountant(Accountant):

@@ -52,6 +52,11 @@ class Event:
         raise AssertionError(f"{type(self).__name__} must say its unit of privacy")
 
     @property
+    def parts(self) -> tuple[Event, ...]:
+        """The events that it is made of."""
+        return ()
+
+    @property
     def is_private(self) -> bool:
         """Whether everything that left was randomised by a mechanism."""
         return True
@@ -161,7 +166,26 @@ class NonPrivate(Event):
 
 
 @dataclass(frozen=True)
-class SampledWithoutReplacement(Event):
+class _OfOne(Event):
+    """An event made of another one, of the same unit, and private if that is."""
+
+    event: Event
+
+    @property
+    def parts(self) -> tuple[Event, ...]:
+        return (self.event,)
+
+    @property
+    def unit(self) -> Unit | None:
+        return self.event.unit
+
+    @property
+    def is_private(self) -> bool:
+        return self.event.is_private
+
+
+@dataclass(frozen=True)
+class SampledWithoutReplacement(_OfOne):
     """`event` applied to a uniformly drawn `batch` of the `records`, the choice hidden.
 
     `event` states the sensitivity for a replacement *within the batch*. Only for units whose
@@ -169,7 +193,6 @@ class SampledWithoutReplacement(Event):
     """
 
     kind = "sampled-without-replacement"
-    event: Event
     batch: int
     records: int
 
@@ -189,21 +212,12 @@ class SampledWithoutReplacement(Event):
     def rate(self) -> float:
         return self.batch / self.records
 
-    @property
-    def unit(self) -> Unit | None:
-        return self.event.unit
-
-    @property
-    def is_private(self) -> bool:
-        return self.event.is_private
-
 
 @dataclass(frozen=True)
-class PoissonSampled(Event):
+class PoissonSampled(_OfOne):
     """`event` applied to a sample that holds each record independently with probability `rate`, the choice hidden."""
 
     kind = "poisson-sampled"
-    event: Event
     rate: float
 
     def __post_init__(self) -> None:
@@ -214,14 +228,6 @@ class PoissonSampled(Event):
                 f"PoissonSampled: event is of unit {self.event.unit}; Poisson sampling is accounted for "
                 "add-remove-record neighbours only"
             )
-
-    @property
-    def unit(self) -> Unit | None:
-        return self.event.unit
-
-    @property
-    def is_private(self) -> bool:
-        return self.event.is_private
 
 
 @dataclass(frozen=True)
@@ -238,6 +244,10 @@ class Composed(Event):
             raise ValueError(f"Composed: events of different units never mix: {', '.join(sorted(map(str, units)))}")
 
     @property
+    def parts(self) -> tuple[Event, ...]:
+        return self.events
+
+    @property
     def unit(self) -> Unit | None:
         return next((event.unit for event in self.events if event.unit is not None), None)
 
@@ -247,27 +257,18 @@ class Composed(Event):
 
 
 @dataclass(frozen=True)
-class Repeated(Event):
+class Repeated(_OfOne):
     """`event` composed with itself `times` times."""
 
     kind = "repeated"
-    event: Event
     times: int
 
     def __post_init__(self) -> None:
         _counts(self, times=self.times)
 
-    @property
-    def unit(self) -> Unit | None:
-        return self.event.unit
-
-    @property
-    def is_private(self) -> bool:
-        return self.event.is_private
-
 
 @dataclass(frozen=True)
-class Participation(Event):
+class Participation(_OfOne):
     """A round in which an agent runs `event` if it is among the `sampled` of a `pool` of agents drawn uniformly.
 
     Who takes part is taken as known to everybody: there is no amplification by hiding it. The record's agent takes part
@@ -275,7 +276,6 @@ class Participation(Event):
     """
 
     kind = "participation"
-    event: Event
     sampled: int
     pool: int
 
@@ -287,14 +287,6 @@ class Participation(Event):
     @property
     def rate(self) -> float:
         return self.sampled / self.pool
-
-    @property
-    def unit(self) -> Unit | None:
-        return self.event.unit
-
-    @property
-    def is_private(self) -> bool:
-        return self.event.is_private
 
 
 _KINDS: dict[str, type[Event]] = {

@@ -213,8 +213,7 @@ def _inadmissible(event: Event) -> str | None:
         return f"{event.what} has no mechanism: its epsilon is infinite"
     if isinstance(event, Participation):
         return "a ledger counts the rounds that its agent took part in; it takes no credit for being drawn at random"
-    parts = getattr(event, "events", None) or ([event.event] if hasattr(event, "event") else [])
-    return next((reason for part in parts if (reason := _inadmissible(part)) is not None), None)
+    return next((reason for part in event.parts if (reason := _inadmissible(part)) is not None), None)
 
 
 # What a ledger says ---------------------------------------------------------------------------------------------------
