@@ -46,7 +46,7 @@ def make_authority(folder: Path, days: int = 3650) -> None:
 
 def make_server_certificate(folder: Path, hosts: Sequence[str], days: int = 825) -> None:
     """A certificate for the server under all these names and addresses, signed by the authority in `folder`:
-    server.crt and server.key.
+    server.crt and server.key. It holds for 127.0.0.1 as well, where the server's own processes reach each other.
 
     Raises ValueError without a host.
     """
@@ -56,12 +56,13 @@ def make_server_certificate(folder: Path, hosts: Sequence[str], days: int = 825)
     signer = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
         raise ValueError(f"{folder / AUTHORITY_KEY} holds no elliptic-curve key")
+    names = dict.fromkeys([*hosts, "127.0.0.1"])
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     certificate = (
         _builder(name, authority.subject, key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(identifier, critical=False)

@@ -17,17 +17,17 @@ from pri_rfed.simulation import Runtime
 from pri_rfed.training.base import Trainer
 from server.rehearsal import stoppable, trainer_table
 from server.strategy import PriRFed, Registered
-from server.superlink import HEALTH, SuperLink, start_process, stop, tail
+from server.superlink import SuperLink, start_process, stop, tail
 
 
-def over_network(federation: Federation, folder: Path, listen: str, logs: Path) -> Runtime:
+def over_network(federation: Federation, folder: Path, listen: str, logs: Path, health: str | None = None) -> Runtime:
     """Clients reach this server at `listen`, HOST:PORT. folder: with the certificates (`pri_rfed.keys`). The processes
-    of the SuperLink and the proxy log into `logs`."""
+    of the SuperLink and the proxy log into `logs`. health: HOST:PORT of a gRPC health service without TLS."""
 
     def carry_out(coordinator: Coordinator, trainer: Trainer, on_state: Callable[[State], None]) -> None:
         logs.mkdir(exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="pri-rfed-") as name, stoppable(), ExitStack() as stack:
-            link = stack.enter_context(SuperLink(folder, Path(name), logs / "superlink.log", health=HEALTH))
+            link = stack.enter_context(SuperLink(folder, Path(name), logs / "superlink.log", health))
             nodes = {key: link.register(Path(key)) for key in sorted({agent.key for agent in federation.agents})}
             log = logs / "proxy.log"
             command = [sys.executable, "-m", "server.proxy", "--keys", str(folder), "--superlink", link.address]

@@ -19,6 +19,9 @@ def server(
     keys: Annotated[Path, typer.Option(help="Folder with ca.crt, server.crt and server.key.")],
     out: Annotated[Path, typer.Option(help="Folder of the run; a run that is not finished there is gone on with.")],
     listen: Annotated[str, typer.Option(help="HOST:PORT that clients reach.")] = "0.0.0.0:8443",
+    health: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a gRPC health service for this machine's supervisor, without TLS.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Run a federation whose agents are on other machines, until its rounds are done."""
@@ -38,7 +41,7 @@ def server(
         folder = RunFolder.open(out) if under_way else RunFolder.create(federation.experiment.run.name, out)
         summary = folder.read("summary.json")
         if summary is None:
-            runtime = NamedRuntime("server", over_network(federation, keys, listen, folder.path / "logs"))
+            runtime = NamedRuntime("server", over_network(federation, keys, listen, folder.path / "logs", health))
             with show_progress(slow=True) as report:
                 summary = (resume if under_way else start)(federation.experiment, folder, report, runtime)
         tell(folder, summary, as_json)
