@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test quick setup clean
+.PHONY: demo test quick bench setup clean
 
 demo: .venv/ready
 	$(BIN)/pri-rfed run configs/quickstart.toml
@@ -12,6 +12,9 @@ test: .venv/ready-test
 
 quick: .venv/ready-test
 	$(BIN)/python -m pytest -n auto -m "not slow"
+
+bench: .venv/ready-test
+	$(BIN)/python -m benchmarks.flower_overhead
 
 setup: .venv/ready-test
 
