@@ -282,6 +282,10 @@ TRAINERS_TO_TRY: list[Trainer] = [
         epochs=2, inner_steps=3, batch="full", clip_full=0.5, clip_step=0.1, noise=0.1, step_size=0.1,
         difference="together", full_gradient_noise="once-an-epoch", output="uniform",
     ),
+    DPRSVRG(
+        epochs=2, inner_steps=3, batch=2, clip_full=0.5, clip_step=0.4, noise=0.1, step_size=0.1, restarts=2,
+        full_gradient_noise="once-an-epoch",
+    ),
     RSGD(steps=4, batch=1, step_size=0.1, move="retract"),
     RSVRG(epochs=2, inner_steps=3, batch=2, step_size=0.1),
 ]  # fmt: skip
@@ -397,6 +401,42 @@ def test_agents_with_fewer_records_get_more_noise() -> None:
         assert_scale(part, NOISE * np.hypot(ROOT * 0.8 / n, REST * 1.2 / n))
 
 
+def test_with_a_nominal_number_of_records_all_agents_get_the_same_poisson_noise() -> None:
+    problem, w, counts = Push(Euclidean(3)), np.zeros(3), np.repeat([7, 14], 300)
+    trainer = DPRSGD(
+        steps=1, batch="full", clip=0.5, noise=2.0, noise_unit="sensitivity", step_size=1.0, sampling="poisson",
+        nominal=10,
+    )  # fmt: skip
+    uploads = trainer.train(problem, w, Records(np.zeros((600, 14)), counts), AgentStreams(1, 0, range(600)))
+    for part, n in ((uploads[:300], 7), (uploads[300:], 14)):
+        assert trainer.event(problem, n) == Gaussian(0.05, 0.1, Unit.ADD_REMOVE_RECORD)
+        assert_scale(part, 0.1)
+
+
+@pytest.mark.parametrize("noised", ["every-step", "once-an-epoch"])
+def test_every_restart_adds_the_noise_of_its_own_epochs(noised: Any) -> None:
+    agents, epochs, steps = 300, 2, 3
+    sigma_1, sigma_2 = 0.7, 0.5
+    noise = float(np.hypot(sigma_1, sigma_2))
+    trainer = DPRSVRG(
+        epochs=epochs, inner_steps=steps, batch=2, clip_full=0.4, clip_step=0.3, noise=noise, step_size=1.0,
+        alpha=sigma_1**2 / noise**2, restarts=2, full_gradient_noise=noised,
+    )  # fmt: skip
+    nothing = Records(np.zeros((agents, 8)), np.full(agents, 8))
+    uploads = trainer.train(Push(Euclidean(3)), np.zeros(3), nothing, AgentStreams(7, 0, range(agents)))
+
+    def variance(taken: int) -> float:
+        """Of the noise that so many steps of one run add up to."""
+        in_epochs = [steps] * (taken // steps) + [taken % steps]
+        full = sum(k**2 for k in in_epochs) if noised == "once-an-epoch" else taken
+        return sigma_1**2 * full + sigma_2**2 * taken
+
+    # The second run begins where the first one was after a number of steps that is drawn.
+    first = [int(stream(7, Role.OUTPUT, 0, agent).integers(epochs * steps)) for agent in range(agents)]
+    variances = np.array([variance(k) + variance(epochs * steps) for k in first])
+    assert_scale(uploads / np.sqrt(variances)[:, None], 1.0)
+
+
 def test_steps_and_agents_and_rounds_have_noise_of_their_own() -> None:
     problem, w = Push(Euclidean(200)), np.zeros(200)
     trainer = DPRSGD(steps=1, clip=1.0, noise=1.0, step_size=1.0)
@@ -451,18 +491,21 @@ def test_replacing_a_record_moves_a_step_by_the_stated_sensitivity_and_no_more(s
     assert worst == pytest.approx(stated.sensitivity, rel=1e-9)
 
 
-@pytest.mark.parametrize(("size", "nominal"), [("full", 10), (3, 10), (3, None)])
-def test_adding_a_record_moves_a_poisson_step_by_the_stated_sensitivity_and_no_more(size: Any, nominal: Any) -> None:
-    problem, w, n = Push(Euclidean(2)), np.zeros(2), 10
+@pytest.mark.parametrize("n", [7, 10, 14])
+@pytest.mark.parametrize(("size", "nominal"), [("full", 10), (3, 10), ("full", None), (3, None)])
+def test_adding_a_record_moves_a_poisson_step_by_the_stated_sensitivity_and_no_more(
+    size: Any, nominal: Any, n: int
+) -> None:
+    problem, w, announced = Push(Euclidean(2)), np.zeros(2), nominal or n
     trainer = DPRSGD(steps=1, batch=size, clip=0.6, noise=1.0, step_size=1.0, sampling="poisson", nominal=nominal)
     event = trainer.event(problem, n)
     ((stated, times),) = releases(event)
     assert times == 1 and stated.unit is event.unit is Unit.ADD_REMOVE_RECORD
-    assert stated.sensitivity == pytest.approx(0.6 / (10 if size == "full" else 3))
+    assert stated.sensitivity == pytest.approx(0.6 / (announced if size == "full" else 3))
     worst = 0.0
-    silent = replace(trainer, noise=0, nominal=10)
+    silent = replace(trainer, noise=0, nominal=announced)  # the same for both neighbours
     for seed in range(10):
-        for values in (np.full(n, -1e9), np.full(n, 1e9), np.array([1e9, -1e9] * 5)):
+        for values in (np.full(n, -1e9), np.full(n, 1e9), 1e9 * (-1.0) ** np.arange(n)):
             # The last record is removed: the coins of the others stay the same.
             a, b = (step_of(silent, problem, w, z, seed) for z in (values, values[:-1]))
             worst = max(worst, float(np.linalg.norm(a - b)))
@@ -540,7 +583,7 @@ def test_events_say_what_happens() -> None:
     assert once.event(problem, 50) == Composed((Repeated(full, 6), Repeated(half, 24)))
 
 
-@pytest.mark.parametrize("trainer", TRAINERS_TO_TRY[:6], ids=lambda t: t.name)
+@pytest.mark.parametrize("trainer", TRAINERS_TO_TRY[:7], ids=lambda t: t.name)
 def test_noise_is_drawn_for_every_release(trainer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, w, data = components(agents=2)
     drawn: list[int] = []
@@ -665,6 +708,23 @@ def test_poisson_steps_sum_what_came_over_the_public_size() -> None:
     for seed in range(20):
         (mask,) = AgentStreams(seed, 0, [0]).poisson_masks(np.array([8]), np.array([0.25]), 1)
         assert step_of(trainer, problem, w, z, seed)[0] == pytest.approx(z[mask[0]].sum() / 2)
+
+
+@pytest.mark.parametrize("nominal", [10, None])
+def test_poisson_batches_hold_as_many_records_as_the_stated_rate_says(nominal: Any) -> None:
+    problem, w, agents, size = Push(Euclidean(1)), np.zeros(1), 1000, 3
+    trainer = DPRSGD(steps=1, batch=size, clip=1.0, noise=1.0, step_size=1.0, sampling="poisson", nominal=nominal)
+    counts = np.repeat([7, 14], agents)
+    records = Records(np.ones((2 * agents, 14)), counts)
+    # Every record in the batch moves the step by 1/size.
+    steps = -replace(trainer, noise=0).train(problem, w, records, AgentStreams(2, 0, range(2 * agents)))[:, 0]
+    for n in (7, 14):
+        event = trainer.event(problem, n)
+        assert isinstance(event, PoissonSampled) and event.rate == pytest.approx(size / (nominal or n))
+        held = size * steps[counts == n].sum()
+        spread = np.sqrt(agents * n * event.rate * (1 - event.rate))
+        assert abs(held - agents * n * event.rate) < 4.5 * spread
+        assert agents * n * event.rate / 4 > 9 * spread, "not enough records to tell a rate from 5/4 of it"
 
 
 def test_streams_are_keyed_and_without_a_seed_fresh() -> None:
