@@ -102,6 +102,27 @@ def test_uploads_that_cannot_be_used_are_refused_with_the_reason(rule: Aggregati
     np.testing.assert_allclose(out.point, expected, atol=1e-7)
 
 
+@pytest.mark.parametrize("lost", [0, 1, 2])
+@pytest.mark.parametrize("make", [TangentMean, FrechetMeanAggregation], ids=lambda make: make.name)
+def test_without_one_agent_the_others_keep_the_weights_of_their_own_records(make: type, lost: int) -> None:
+    manifold, base = Sphere(3), np.array([1.0, 0, 0])
+    uploads = np.array([[0.8, 0.6, 0], [0.8, 0, 0.6], [0.8, -0.6, 0]])
+    counts = np.array([1, 4, 20])
+    others = np.array([i for i in range(3) if i != lost])
+    partly = uploads.copy()
+    partly[lost] = np.nan
+    out = run(make(), manifold, base, partly, counts)
+    assert [refusal.agent for refusal in out.refused] == [lost]
+    logs = manifold.log(base if make is TangentMean else out.point, uploads[others])
+    mean = np.tensordot(counts[others] / counts[others].sum(), logs, axes=1)
+    if make is TangentMean:
+        np.testing.assert_allclose(out.point, manifold.exp(base, mean), rtol=1e-12, atol=1e-14)
+    else:
+        assert manifold.norm(out.point, mean) < 1e-9
+    equally = run(make("equal"), manifold, base, partly, counts).point
+    np.testing.assert_allclose(equally, run(make("equal"), manifold, base, uploads[others]).point, atol=1e-9)
+
+
 def test_an_upload_beyond_the_injectivity_radius_is_refused_even_where_a_logarithm_exists() -> None:
     # On Grassmann manifolds and others the logarithm exists beyond it; it need not be unique there.
     for manifold in EVERY_MANIFOLD:
