@@ -13,20 +13,21 @@ from typing import Any
 import numpy as np
 import pytest
 from cases import near, unit_vectors
+from numpy.typing import NDArray
 
 import pri_rfed
 from pri_rfed.aggregation import AgentLevelMean, FrechetMeanAggregation, TangentMean
-from pri_rfed.coordinator import State, sample_agents, start_point
+from pri_rfed.coordinator import Coordinator, State, sample_agents, start_point
 from pri_rfed.data.agents import AgentArrays, Records
 from pri_rfed.manifolds.base import Array
 from pri_rfed.manifolds.euclidean import Euclidean
 from pri_rfed.manifolds.hyperboloid import Hyperboloid
 from pri_rfed.manifolds.spd import SPDAffineInvariant
 from pri_rfed.manifolds.sphere import Sphere
-from pri_rfed.privacy.events import Repeated
+from pri_rfed.privacy.events import Composed, Participation, Repeated, repeat
 from pri_rfed.problems import FrechetMean, PrincipalEigenvector, PrincipalSubspace, Problem
 from pri_rfed.randomness import AgentStreams
-from pri_rfed.simulation import Budget, Result, simulate
+from pri_rfed.simulation import Budget, Result, simulate, train_agents
 from pri_rfed.training import DPRSGD, DPRSVRG, RGD, RSVRG, RFedSVRG
 
 EIGENVECTOR = PrincipalEigenvector(6)
@@ -268,24 +269,27 @@ class Unsteady(FrechetMean):
         return super().gradient(w, z) * np.where(np.trace(z, axis1=-2, axis2=-1) > 100, 1e300, 1.0)[..., None, None]
 
 
-def test_a_round_goes_on_without_the_agents_that_are_refused() -> None:
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_round_goes_on_without_the_agents_that_are_refused(lost: int) -> None:
     problem, agents = matrices()
-    arrays = [agents[i] for i in range(5)]
-    arrays[2] = arrays[2] + 200 * np.eye(3)
+    arrays = [agents[i][: 5 + i] for i in range(5)]
+    arrays[lost] = arrays[lost] + 200 * np.eye(3)
+    others = [i for i in range(5) if i != lost]
+    shares = np.array([len(arrays[i]) for i in others]) / sum(len(arrays[i]) for i in others)
     trainer = DPRSGD(steps=2, batch=5, clip=None, noise=0, step_size=0.2)
     result = simulate(Unsteady(problem.manifold), arrays, trainer, rounds=3, start=np.eye(3))
     for record in result.history:
         (refusal,) = record["refused"]
-        assert refusal["agent"] == 2 and "NaN or infinite" in str(refusal["reason"])
+        assert refusal["agent"] == lost and "NaN or infinite" in str(refusal["reason"])
     json.dumps(result.history)
     # The round is the one of the others.
     w = np.eye(3)
     for t in range(3):
         uploads = [
-            trainer.train(problem, w, Records(arrays[i][None], np.array([12])), AgentStreams(0, t, [i]))[0]
-            for i in (0, 1, 3, 4)
+            trainer.train(problem, w, Records(arrays[i][None], np.array([len(arrays[i])])), AgentStreams(0, t, [i]))[0]
+            for i in others
         ]
-        w = problem.manifold.exp(w, problem.manifold.log(w, np.stack(uploads)).mean(axis=0))
+        w = problem.manifold.exp(w, np.tensordot(shares, problem.manifold.log(w, np.stack(uploads)), axes=1))
     np.testing.assert_allclose(result.point, w, rtol=1e-10, atol=1e-12)
     # The refused agent has taken part all the same: it has released something.
     np.testing.assert_array_equal(result.participations, [3] * 5)
@@ -297,6 +301,70 @@ def test_if_nobody_can_be_used_the_point_stays() -> None:
     result = simulate(problem, agents, RGD(steps=2, step_size=1e308), rounds=1, start=np.eye(3))
     np.testing.assert_array_equal(result.point, np.eye(3))
     assert len(result.history[0]["refused"]) == 5
+
+
+@pytest.mark.parametrize("rounds_before", [0, 2])
+def test_draws_that_came_to_nothing_are_counted_after_a_resume(tmp_path: Path, rounds_before: int) -> None:
+    from pri_rfed.privacy.accountants import best_epsilon
+
+    rule = AgentLevelMean(clip=0.5, noise_multiplier=2.0)
+    options: dict[str, Any] = {"rounds": 4, "sampled": 3, "seed": 4, "aggregation": rule}
+    path = tmp_path / "state.npz"
+
+    def interrupted(coordinator: Coordinator, trainer: Any, on_round: Any) -> None:
+        def close(least: int, pool: NDArray[np.int64] | None = None) -> bool:
+            chosen, state = coordinator.draw(pool), coordinator.state
+            uploads = train_agents(EIGENVECTOR, vectors(), trainer, state.point, chosen, 4, state.round)
+            arrived = {int(agent): upload for agent, upload in zip(chosen[1:], uploads[1:], strict=True)}
+            size = None if pool is None else len(pool)
+            return coordinator.close(chosen, arrived, seconds=0.0, pool=size, min_replies=least)
+
+        for _ in range(rounds_before):
+            assert close(2)
+        point = coordinator.state.point
+        assert not close(3) and not close(3, np.array([0, 2, 3, 5]))
+        assert coordinator.state.round == rounds_before
+        np.testing.assert_array_equal(coordinator.state.point, point)
+        coordinator.state.save(path)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(EIGENVECTOR, vectors(), NOISY, runtime=interrupted, **options)
+    state = State.load(path)
+    draws = [(3, 6)] * (rounds_before + 1) + [(3, 4)]
+    assert state.draws == draws and state.participations.sum() == 3 * len(draws)
+    failed = [draw["sampled"] for draw in state.failed]
+    assert failed[0] == sample_agents(4, rounds_before, 3, 6).tolist() and set(failed[1]) <= {0, 2, 3, 5}
+
+    result = simulate(EIGENVECTOR, vectors(), NOISY, resume_from=state, **options)
+    repeated = result.history[rounds_before]
+    assert [draw["sampled"] for draw in repeated["repeated"]] == failed
+    assert repeated["sampled"] == sample_agents(4, rounds_before, 3, 6, attempt=2).tolist()
+    assert sorted(result.final.draws) == [(3, 4)] + [(3, 6)] * 5 and result.participations.sum() == 18
+    # Six draws are paid for, though the run has four rounds.
+    (group,) = result.privacy.groups
+    local = group.group.local
+    paid = Composed((Repeated(Participation(local, 3, 6), 5), Participation(local, 3, 4)))
+    assert result.privacy.epsilon_global == pytest.approx(best_epsilon(paid, 1e-5).epsilon, rel=1e-6)
+    assert group.participations == result.participations.max()
+    assert isinstance(result.agent_level_event, Composed)
+    assert set(result.agent_level_event.events) == {repeat(rule.event(3, 6), 5), rule.event(3, 4)}
+
+
+def test_the_servers_noise_is_new_in_every_round() -> None:
+    rule = AgentLevelMean(clip=1.0, noise_multiplier=3.0)
+    noise = []
+    for seed in (0, 1, None):
+        coordinator = Coordinator(
+            FrechetMean(Euclidean(200)), np.array([5, 5]), rule, rounds=4, sampled=2, seed=seed, start=np.zeros(200)
+        )
+        while not coordinator.finished:
+            before = coordinator.state.point
+            coordinator.close(coordinator.draw(), np.stack([before, before]), seconds=0.0)
+            noise.append(coordinator.state.point - before)
+    rows = np.stack(noise)
+    assert rows.std() == pytest.approx(3.0, rel=0.1)
+    assert np.abs(np.corrcoef(rows) - np.eye(len(rows))).max() < 0.35
 
 
 # What does not fit ----------------------------------------------------------------------------------------------------
@@ -345,7 +413,6 @@ def test_a_budget_needs_noise_and_bounds() -> None:
 
 def test_both_figures_of_a_run() -> None:
     from pri_rfed.privacy.accountants import best_epsilon
-    from pri_rfed.privacy.events import Participation
 
     agents = AgentArrays([vectors()[i][: 10 if i < 3 else 20] for i in range(6)])
     trainer = DPRSGD(steps=2, clip=1.0, noise=2.0)
