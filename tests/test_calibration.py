@@ -355,6 +355,81 @@ def test_dominance_is_plain_to_see():
     ]
 
 
+G, HALF = Gaussian(1.0, 1.0), Gaussian(0.5, 1.0)
+ADDED, ADDED_HALF = (dataclasses.replace(g, of=Unit.ADD_REMOVE_RECORD) for g in (G, HALF))
+
+
+@pytest.mark.parametrize(
+    ("hard", "easy"),
+    [
+        (G, HALF),
+        (G, Gaussian(1.0, 2.0)),
+        (Pure(1.0), Pure(0.5)),
+        (Approximate(1.0, 1e-3), Approximate(1.0, 1e-9)),
+        (Approximate(1.0, 1e-3), Approximate(0.5, 1e-3)),
+        (Repeated(G, 3), Repeated(G, 2)),
+        (Repeated(G, 3), Repeated(HALF, 3)),
+        (Participation(G, 2, 5), Participation(G, 1, 5)),
+        (Participation(G, 2, 5), Participation(G, 2, 6)),
+        (Participation(G, 2, 5), Participation(HALF, 2, 5)),
+        (G, Participation(G, 4, 5)),
+        (SampledWithoutReplacement(G, 2, 5), SampledWithoutReplacement(G, 1, 5)),
+        (SampledWithoutReplacement(G, 2, 5), SampledWithoutReplacement(HALF, 2, 5)),
+        (G, SampledWithoutReplacement(G, 4, 5)),
+        (PoissonSampled(ADDED, 0.4), PoissonSampled(ADDED, 0.3)),
+        (PoissonSampled(ADDED, 0.4), PoissonSampled(ADDED_HALF, 0.4)),
+        (ADDED, PoissonSampled(ADDED, 0.9)),
+        (Composed((G, Pure(1.0))), Composed((HALF, Pure(1.0)))),
+        (Composed((G, Pure(1.0))), Composed((G, Pure(0.5)))),
+        (Repeated(Participation(G, 1, 2), 2), Participation(G, 1, 2)),
+        (Approximate(1.0, 1e-3), NoRelease()),
+        (NonPrivate("x"), Approximate(9.0, 1.0)),
+    ],
+)
+def test_dominance_goes_one_way(hard, easy):
+    assert dominates(hard, easy) and not dominates(easy, hard)
+    assert dominates(hard, hard) and dominates(easy, easy)
+    assert hardest([easy, hard]) == hardest([hard, easy]) == [hard]
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        # Whoever is protected by one is not by the other.
+        *(pair for unit in (Unit.ADD_REMOVE_RECORD, Unit.AGENT) for pair in (
+            (Gaussian(9.0, 1.0), Gaussian(1.0, 1.0, unit)),
+            (Pure(9.0), Pure(1.0, unit)),
+            (Approximate(9.0, 0.1), Approximate(1.0, 1e-9, unit)),
+            (Repeated(Gaussian(9.0, 1.0), 5), Repeated(Gaussian(1.0, 1.0, unit), 2)),
+            (Participation(Gaussian(9.0, 1.0), 1, 2), Participation(Gaussian(1.0, 1.0, unit), 1, 2)),
+            (Composed((Gaussian(9.0, 1.0),) * 2), Composed((Gaussian(1.0, 1.0, unit),) * 2)),
+        )),
+        # One parameter is larger, another smaller.
+        (Approximate(1.0, 1e-9), Approximate(0.5, 1e-3)),
+        (Repeated(G, 2), Repeated(HALF, 3)),
+        (Participation(G, 1, 5), Participation(HALF, 2, 5)),
+        (SampledWithoutReplacement(G, 1, 5), SampledWithoutReplacement(HALF, 2, 5)),
+        (PoissonSampled(ADDED, 0.3), PoissonSampled(ADDED_HALF, 0.4)),
+        (Composed((G, Pure(0.5))), Composed((HALF, Pure(1.0)))),
+        # Sampled in one way, and in the other; and repeated inside the sampling, and outside.
+        (Participation(G, 2, 5), SampledWithoutReplacement(G, 2, 5)),
+        (PoissonSampled(ADDED, 0.4), Participation(ADDED, 2, 5)),
+        (Participation(Repeated(G, 2), 2, 5), Participation(G, 3, 5)),
+        # What comes to more or less is not told from numbers of parts, nor from kinds.
+        (Composed((G, G)), Composed((G, G, G))),
+        (Composed((G, Pure(1.0))), Composed((Pure(1.0), G))),
+        (Composed((G, HALF)), G),
+        (Repeated(G, 2), Composed((G, G))),
+        (Pure(9.0), G),
+        (Approximate(9.0, 1.0), Pure(1.0)),
+        (Approximate(9.0, 1.0), G),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared_does_not_dominate(a, b):
+    assert not dominates(a, b) and not dominates(b, a)
+    assert hardest([a, b]) == [a, b]
+
+
 # What calibration asks of distributions -------------------------------------------------------------------------------
 
 
