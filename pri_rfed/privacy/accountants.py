@@ -216,7 +216,9 @@ def _autodp_sampled(curve: _Curve, rate: float, poisson: bool) -> _Curve:
     mechanism.name, mechanism.params = "inner", {}
     mechanism.neighboring = "add_only" if poisson else "replace_one"
     mechanism.RenyiDP = curve
-    return _quiet(AmplificationBySampling(PoissonSampling=poisson)(mechanism, rate).RenyiDP)
+    sampled = _quiet(AmplificationBySampling(PoissonSampling=poisson)(mechanism, rate).RenyiDP)
+    # Sampling never harms (divergences are quasi-convex), but autodp's bound for Poisson samples can say that it does.
+    return lambda order: min(sampled(order), curve(order))
 
 
 def _quiet(curve: _Curve) -> _Curve:
