@@ -89,7 +89,6 @@ class Aggregation(ABC):
     name: ClassVar[str]
     """Its key in `AGGREGATIONS` and in configurations."""
 
-    @abstractmethod
     def aggregate(
         self,
         manifold: Manifold,
@@ -104,6 +103,17 @@ class Aggregation(ABC):
         Uploads that cannot be used are refused, and the round goes on without them; if all are, the point stays.
         rng is drawn from only by what adds noise.
         """
+        accepted = screen(manifold, base, agents, uploads)
+        held = np.asarray(counts, dtype=float)[accepted.at]
+        point, info = self._combine(manifold, base, accepted, held, len(agents), rng)
+        return Aggregate(point, accepted.refused, info)
+
+    @abstractmethod
+    def _combine(
+        self, manifold: Manifold, base: Array, accepted: _Accepted, counts: Array, drawn: int, rng: np.random.Generator
+    ) -> tuple[Array, dict[str, Any]]:
+        """The next point, and what there is to say about it, from the accepted ones of `drawn` uploads, whose agents
+        hold `counts` records."""
 
     def event(self, sampled: int, pool: int) -> Event | None:
         """What one round releases about a whole agent, if the aggregation itself is a mechanism; None where it is
@@ -111,18 +121,31 @@ class Aggregation(ABC):
         return None
 
 
-def _shares(weights: Weights, counts: Sequence[int] | NDArray[np.int64], at: NDArray[np.int64]) -> Array:
-    chosen = np.asarray(counts, dtype=float)[at] if weights == "records" else np.ones(len(at))
-    return chosen / chosen.sum()
+@dataclass(frozen=True)
+class _WeightedMean(Aggregation):
+    """A mean of the uploads with weights p_i: "records", in proportion to the numbers of records, or "equal"."""
 
+    weights: Weights = "records"
 
-def _check_weights(weights: str) -> None:
-    if weights not in ("records", "equal"):
-        raise ValueError(f"aggregation: weights = {weights!r} must be 'records' or 'equal'")
+    def __post_init__(self) -> None:
+        if self.weights not in ("records", "equal"):
+            raise ValueError(f"aggregation: weights = {self.weights!r} must be 'records' or 'equal'")
+
+    def _combine(
+        self, manifold: Manifold, base: Array, accepted: _Accepted, counts: Array, drawn: int, rng: np.random.Generator
+    ) -> tuple[Array, dict[str, Any]]:
+        if len(counts) == 0:
+            return base, {}
+        p = counts if self.weights == "records" else np.ones(len(counts))
+        return self._mean(manifold, base, accepted, p / p.sum())
+
+    @abstractmethod
+    def _mean(self, manifold: Manifold, base: Array, accepted: _Accepted, p: Array) -> tuple[Array, dict[str, Any]]:
+        """The mean with weights p that sum to 1, and what there is to say about it."""
 
 
 @dataclass(frozen=True)
-class TangentMean(Aggregation):
+class TangentMean(_WeightedMean):
     """Exp_{w_t}( sum_i p_i Log_{w_t}(w_i) ): one Riemannian gradient step towards the Fréchet mean of the uploads.
 
     weights: "records" for p_i in proportion to the numbers of records, or "equal". (prirfed.txt, equation 3.2)
@@ -130,29 +153,12 @@ class TangentMean(Aggregation):
 
     name = "tangent-mean"
 
-    weights: Weights = "records"
-
-    def __post_init__(self) -> None:
-        _check_weights(self.weights)
-
-    def aggregate(
-        self,
-        manifold: Manifold,
-        base: Array,
-        agents: Sequence[int],
-        uploads: Sequence[Array] | Array,
-        counts: Sequence[int] | NDArray[np.int64],
-        rng: np.random.Generator,
-    ) -> Aggregate:
-        accepted = screen(manifold, base, agents, uploads)
-        if len(accepted.at) == 0:
-            return Aggregate(base, accepted.refused)
-        mean = np.tensordot(_shares(self.weights, counts, accepted.at), accepted.logs, axes=1)
-        return Aggregate(manifold.exp(base, mean), accepted.refused)
+    def _mean(self, manifold: Manifold, base: Array, accepted: _Accepted, p: Array) -> tuple[Array, dict[str, Any]]:
+        return manifold.exp(base, np.tensordot(p, accepted.logs, axes=1)), {}
 
 
 @dataclass(frozen=True)
-class FrechetMeanAggregation(Aggregation):
+class FrechetMeanAggregation(_WeightedMean):
     """The Fréchet mean of the uploads itself, iterated from the base point until its gradient is below `tolerance`.
 
     info: "converged", "iterations" and "step_norm", the distance left as far as the solver knows. It is reported, not
@@ -161,39 +167,27 @@ class FrechetMeanAggregation(Aggregation):
 
     name = "frechet-mean"
 
-    weights: Weights = "records"
     tolerance: float = 1e-10
     max_iterations: int = 200
 
     def __post_init__(self) -> None:
-        _check_weights(self.weights)
+        super().__post_init__()
         if not (math.isfinite(self.tolerance) and self.tolerance > 0):
             raise ValueError(f"aggregation: tolerance = {self.tolerance!r} must be a positive finite number")
         if self.max_iterations < 1:
             raise ValueError(f"aggregation: max_iterations = {self.max_iterations!r} must be >= 1")
 
-    def aggregate(
-        self,
-        manifold: Manifold,
-        base: Array,
-        agents: Sequence[int],
-        uploads: Sequence[Array] | Array,
-        counts: Sequence[int] | NDArray[np.int64],
-        rng: np.random.Generator,
-    ) -> Aggregate:
-        accepted = screen(manifold, base, agents, uploads)
-        if len(accepted.at) == 0:
-            return Aggregate(base, accepted.refused)
+    def _mean(self, manifold: Manifold, base: Array, accepted: _Accepted, p: Array) -> tuple[Array, dict[str, Any]]:
         result = frechet_mean(
             manifold,
             accepted.points,
-            _shares(self.weights, counts, accepted.at),
+            p,
             start=base,
             tolerance=self.tolerance,
             max_iterations=self.max_iterations,
         )
         info = {"converged": result.converged, "iterations": result.iterations, "step_norm": result.step_norm}
-        return Aggregate(result.point, accepted.refused, info)
+        return result.point, info
 
 
 @dataclass(frozen=True)
@@ -228,20 +222,13 @@ class AgentLevelMean(Aggregation):
         release = Gaussian(sensitivity, self.noise_multiplier * sensitivity, of=Unit.AGENT)
         return SampledWithoutReplacement(release, sampled, pool) if sampled < pool else release
 
-    def aggregate(
-        self,
-        manifold: Manifold,
-        base: Array,
-        agents: Sequence[int],
-        uploads: Sequence[Array] | Array,
-        counts: Sequence[int] | NDArray[np.int64],
-        rng: np.random.Generator,
-    ) -> Aggregate:
-        accepted = screen(manifold, base, agents, uploads)
-        mean = clip(manifold, base, accepted.logs, self.clip).sum(axis=0) / len(agents)
-        sigma = self.noise_multiplier * self.sensitivity(len(agents))
+    def _combine(
+        self, manifold: Manifold, base: Array, accepted: _Accepted, counts: Array, drawn: int, rng: np.random.Generator
+    ) -> tuple[Array, dict[str, Any]]:
+        mean = clip(manifold, base, accepted.logs, self.clip).sum(axis=0) / drawn
+        sigma = self.noise_multiplier * self.sensitivity(drawn)
         xi = manifold.tangent_from_normals(base, sigma * rng.standard_normal(manifold.normals_shape))
-        return Aggregate(manifold.exp(base, mean + xi), accepted.refused)
+        return manifold.exp(base, mean + xi), {}
 
 
 AGGREGATIONS: dict[str, type[Aggregation]] = {
