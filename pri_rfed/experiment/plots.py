@@ -3,13 +3,73 @@ apart; lines differ in style besides."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
+PURPLE, YELLOW, SKY, BLACK = "#CC79A7", "#E69F00", "#56B4E9", "#000000"
+
+LOOKS = tuple(
+    {"color": color, "linestyle": line, "marker": marker, "markersize": 4}
+    for color, line, marker in zip(
+        (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, BLACK),
+        ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (8, 2)), "-"),
+        "osD^vPX",
+        strict=True,
+    )
+)
+"""How to draw one series after another: colour, line and marker differ."""
+
+_STYLE: dict[Any, Any] = {
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e5e5e5",
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "figure.constrained_layout.use": True,
+    "svg.hashsalt": "pri-rfed",
+}
+
+
+@dataclass
+class Picture:
+    """A figure to draw on. wanted: whether it is worth keeping. files: the names of what was written."""
+
+    figure: Figure
+    wanted: bool = True
+    files: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def drawing(path: Path, size: tuple[float, float] = (5.6, 3.6)) -> Iterator[Picture]:
+    """A picture of that size in inches, in the style of all; written to `path`.png and `path`.svg at the end, unless it
+    is not wanted."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(_STYLE):
+        picture = Picture(plt.figure(figsize=size))
+        try:
+            yield picture
+            if picture.wanted:
+                for suffix in ("png", "svg"):
+                    metadata = {"Date": None} if suffix == "svg" else None
+                    picture.figure.savefig(f"{path}.{suffix}", dpi=150, metadata=metadata)
+                    picture.files.append(f"{path.name}.{suffix}")
+        finally:
+            plt.close(picture.figure)
 
 
 def plot_run(folder: Path, title: str, rounds: Sequence[dict[str, Any]], privacy: dict[str, Any]) -> list[str]:
@@ -17,36 +77,17 @@ def plot_run(folder: Path, title: str, rounds: Sequence[dict[str, Any]], privacy
 
     rounds: the lines of rounds.jsonl. privacy: what `epsilon_curves` of the run made.
     """
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
     from matplotlib.ticker import MaxNLocator
 
-    style: dict[Any, Any] = {
-        "font.size": 10,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "grid.color": "#e5e5e5",
-        "axes.axisbelow": True,
-        "legend.frameon": False,
-        "figure.constrained_layout.use": True,
-        "svg.hashsalt": "pri-rfed",
-    }
     names = []
-    with plt.rc_context(style):
-        for name, draw in (("risk", _risk), ("gradient_norm", _gradient_norm), ("epsilon", _epsilon)):
-            figure, axes = plt.subplots(figsize=(5.6, 3.6))
-            if draw(axes, rounds, privacy):
-                axes.set_xlabel("round $t$")
-                axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-                axes.set_title(title, loc="left", fontsize=10, color=GREY)
-                for suffix in ("png", "svg"):
-                    metadata = {"Date": None} if suffix == "svg" else None
-                    figure.savefig(folder / f"{name}.{suffix}", dpi=150, metadata=metadata)
-                    names.append(f"{name}.{suffix}")
-            plt.close(figure)
+    for name, draw in (("risk", _risk), ("gradient_norm", _gradient_norm), ("epsilon", _epsilon)):
+        with drawing(folder / name) as picture:
+            axes = picture.figure.subplots()
+            picture.wanted = draw(axes, rounds, privacy)
+            axes.set_xlabel("round $t$")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.set_title(title, loc="left", fontsize=10, color=GREY)
+        names += picture.files
     return names
 
 
