@@ -1,0 +1,1 @@
+"""Configurations; a package, so that an installed `pri-rfed` finds them."""

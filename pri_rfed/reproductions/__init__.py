@@ -1,0 +1,14 @@
+"""The experiments of the publications: one class each; `EXPERIMENTS` has them by name.
+
+A new one is a class in one of the files here, a line below, and a file configs/reproduce/NAME.toml.
+"""
+
+from pri_rfed.reproductions.base import Reproduction
+from pri_rfed.reproductions.theorem import PriRFedTable
+
+EXPERIMENTS: dict[str, type[Reproduction]] = {
+    experiment.name: experiment
+    for experiment in (
+        PriRFedTable,
+    )
+}
