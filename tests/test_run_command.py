@@ -81,7 +81,8 @@ def test_a_run_and_its_folder(pri_rfed: Any, tmp_path: Path) -> None:
 
     files = {path.name for path in out.iterdir()}
     assert files == PLOTS | {
-        "config.toml", "versions.json", "rounds.jsonl", "checkpoint.npz", "point.npy", "privacy.json", "summary.json"
+        "config.toml", "versions.json", "plan.json", "rounds.jsonl", "checkpoint.npz", "point.npy", "privacy.json",
+        "summary.json"
     }  # fmt: skip
     assert json.loads((out / "summary.json").read_text()) == summary
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]

@@ -2,6 +2,7 @@
 
     config.toml     the resolved configuration: `pri-rfed run` of it reproduces the run
     versions.json   versions of Python and of the libraries
+    plan.json       what agents will release (events), to account for a run that goes on
     rounds.jsonl    one line a round, appended
     checkpoint.npz  the state after the last round, or one shortly before; replaced atomically
     point.npy       the output, at the end

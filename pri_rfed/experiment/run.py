@@ -18,7 +18,7 @@ from pri_rfed.experiment.plots import plot_run
 from pri_rfed.manifolds.base import Array
 from pri_rfed.privacy.accountants import best_epsilon
 from pri_rfed.privacy.dominance import hardest
-from pri_rfed.privacy.events import Event, repeat
+from pri_rfed.privacy.events import FORMAT_VERSION, Event, repeat
 from pri_rfed.privacy.report import by_accountant, epsilon_by_round, finite_or_none, global_event
 from pri_rfed.problems import Problem
 from pri_rfed.simulation import Result, Runtime, State, simulate
@@ -85,6 +85,7 @@ def _go(
     report: Callable[[Progress], None],
     runtime: NamedRuntime,
 ) -> dict[str, Any]:
+    folder.write("plan.json", to_json(_plan(experiment)))
     spent = _global_curve(experiment)
     latest, saved = state, -SECONDS_BETWEEN_CHECKPOINTS
     rounds = experiment.run.rounds
@@ -126,6 +127,20 @@ def _go(
             latest.save(folder.checkpoint)
         reason = str(stop) if isinstance(stop, RunStopped) else None
         raise Interrupted(folder, 0 if latest is None else latest.round, reason) from None
+
+
+def _plan(experiment: Experiment) -> dict[str, Any]:
+    """What agents will release, all of it public, so that a run can be accounted for while it goes on."""
+    counts = experiment.agents.counts.tolist()
+    local = {n: experiment.trainer.event(experiment.problem, n).to_dict() for n in sorted(set(counts))}
+    return {
+        "version": FORMAT_VERSION,
+        "rounds": experiment.run.rounds,
+        "sampled": experiment.sampled,
+        "delta": experiment.privacy.delta,
+        "counts": counts,
+        "local_events": [{"records": n, "event": event} for n, event in local.items()],
+    }
 
 
 # Afterwards ---------------------------------------------------------------------------------------------------------
