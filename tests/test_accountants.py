@@ -254,6 +254,13 @@ def test_participation(step, sampled_agents, others, rounds, delta):
     assert PLD.delta(round_, epsilon) == pytest.approx(round_.rate * PLD.delta(step, epsilon), rel=1e-6, abs=1e-13)
 
 
+def test_sampling_never_harms():
+    """A bound on what is sampled must not exceed the bound without sampling (autodp's for Poisson samples can)."""
+    added = Gaussian(1.0, 1.0, of=Unit.ADD_REMOVE_RECORD)
+    assert (rdp_curve(PoissonSampled(added, 22 / 60)) <= rdp_curve(added)).all()
+    assert (rdp_curve(sampled(1.0, 22, 60)) <= rdp_curve(Gaussian(1.0, 1.0))).all()
+
+
 @laws
 @given(mus, st.integers(1, 400), deltas)
 def test_full_sampling_is_no_sampling(mu, records, delta):
