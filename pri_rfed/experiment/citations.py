@@ -16,6 +16,11 @@ class Reference:
     for_: str
     fields: Mapping[str, str]
 
+    @property
+    def title(self) -> str:
+        """Without what only BibTeX needs."""
+        return self.fields["title"].replace("{\\'e}", "é").replace("{", "").replace("}", "")
+
     def bibtex(self) -> str:
         body = ",\n".join(f"  {name} = {{{value}}}" for name, value in self.fields.items())
         return f"@{self.kind}{{{self.key},\n{body}\n}}"

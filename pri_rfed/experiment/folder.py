@@ -57,14 +57,14 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 def to_json(value: Any, indent: int | None = 2) -> str:
     """JSON, by default laid out for people; null for what is infinite or no number, which JSON has no word for."""
-    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(without_infinities(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def _finite(value: Any) -> Any:
+def without_infinities(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(part) for key, part in value.items()}
+        return {key: without_infinities(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(part) for part in value]
+        return [without_infinities(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -1,0 +1,83 @@
+"""What a run has spent so far, from its folder alone: the plan that it left there and the rounds that are done."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pri_rfed.experiment.folder import RunFolder
+from pri_rfed.privacy.accountants import best_epsilon
+from pri_rfed.privacy.dominance import hardest
+from pri_rfed.privacy.events import Event, event_from_dict, repeat
+from pri_rfed.privacy.report import epsilon_by_round
+
+MOST_PARTICIPATIONS = 40
+"""Of more different numbers of participations, those of similar size are given the figure of the largest."""
+
+
+@dataclass(frozen=True)
+class Spending:
+    """The plan of a run: counts are the records of all agents, local what a training of one with so many releases."""
+
+    counts: tuple[int, ...]
+    sampled: int
+    rounds: int
+    delta: float
+    local: dict[int, Event]
+    _known: dict[Event, float] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, folder: RunFolder) -> Spending | None:
+        """As the run in the folder planned; None where it left no plan. Raises ValueError if that cannot be read."""
+        plan = folder.read("plan.json")
+        if plan is None:
+            return None
+        try:
+            local = {entry["records"]: event_from_dict(entry["event"]) for entry in plan["local_events"]}
+            return cls(tuple(plan["counts"]), plan["sampled"], plan["rounds"], plan["delta"], local)
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"{folder.path / 'plan.json'}: no plan of this project: {error!r}") from error
+
+    @property
+    def is_private(self) -> bool:
+        return all(event.is_private for event in self.local.values())
+
+    def participations(self, rounds: Iterable[Mapping[str, Any]]) -> list[int]:
+        """In how many of these rounds (and of their draws in vain) each agent took part."""
+        taken: Counter[int] = Counter()
+        for record in rounds:
+            for draw in (*record.get("repeated", ()), record):
+                taken.update(draw["sampled"])
+        return [taken[agent] for agent in range(len(self.counts))]
+
+    def before(self, points: int = 25) -> list[tuple[int, float]]:
+        """(t, the global epsilon after t rounds) at up to `points` values of t; in between, the next one holds."""
+        curves = [
+            epsilon_by_round(event, self.sampled, len(self.counts), self.rounds, self.delta, points)
+            for event in hardest(self.local.values())
+        ]
+        return [(together[0][0], max(epsilon for _, epsilon in together)) for together in zip(*curves, strict=True)]
+
+    def after(self, participations: Sequence[int]) -> float:
+        """The largest epsilon of an agent's ledger."""
+        most: dict[int, int] = {}
+        for n, times in zip(self.counts, participations, strict=True):
+            most[n] = max(times, most.get(n, 0))
+        return max(self._epsilon(event) for event in hardest(repeat(self.local[n], k) for n, k in most.items()))
+
+    def ledgers(self, participations: Sequence[int]) -> list[float]:
+        """The epsilon of each agent's ledger, or of one that has spent no less."""
+        different = sorted(set(participations))
+        step = -(-len(different) // MOST_PARTICIPATIONS)
+        stands_for = {k: different[min(i - i % step + step, len(different)) - 1] for i, k in enumerate(different)}
+        return [
+            self._epsilon(repeat(self.local[n], stands_for[k]))
+            for n, k in zip(self.counts, participations, strict=True)
+        ]
+
+    def _epsilon(self, event: Event) -> float:
+        if event not in self._known:
+            self._known[event] = best_epsilon(event, self.delta).epsilon
+        return self._known[event]
