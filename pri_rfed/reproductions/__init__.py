@@ -4,11 +4,15 @@ A new one is a class in one of the files here, a line below, and a file configs/
 """
 
 from pri_rfed.reproductions.base import Reproduction
+from pri_rfed.reproductions.sampling import SamplingAlpha, SamplingOverhead, SamplingTime
 from pri_rfed.reproductions.theorem import PriRFedTable
 
 EXPERIMENTS: dict[str, type[Reproduction]] = {
     experiment.name: experiment
     for experiment in (
         PriRFedTable,
+        SamplingTime,
+        SamplingOverhead,
+        SamplingAlpha,
     )
 }
