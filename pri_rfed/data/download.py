@@ -19,11 +19,21 @@ ENVIRONMENT = "PRIRFED_DATA"
 
 @dataclass(frozen=True)
 class PublicFile:
-    """One file: `path` inside the data folder, its addresses in the order they are tried, its SHA-256."""
+    """One file: `path` inside the data folder, its addresses in the order they are tried, its SHA-256.
+
+    md5: stands in for the SHA-256 ("" then) where its publisher tells no other. It finds errors of transmission; made
+    by somebody with intent, a file can have any MD5.
+    """
 
     path: str
     urls: tuple[str, ...]
-    sha256: str
+    sha256: str = ""
+    md5: str = ""
+
+    @property
+    def known_hash(self) -> str:
+        """The checksum as pooch writes it."""
+        return f"sha256:{self.sha256}" if self.sha256 else f"md5:{self.md5}"
 
 
 @dataclass(frozen=True)
@@ -94,6 +104,17 @@ PUBLIC_DATA: dict[str, PublicDataSet] = {
                 "ihc/ihc.png",
                 ("https://raw.githubusercontent.com/scikit-image/scikit-image/v0.22.0/skimage/data/ihc.png",),
                 "f8dd1aa387ddd1f49d8ad13b50921b237df8e9b262606d258770687b0ef93cef",
+            ),
+        ),
+    ),
+    "pathmnist": PublicDataSet(
+        "PathMNIST, 107180 RGB images of colon tissue of 28 x 28 pixels in 9 classes, from MedMNIST",
+        "CC BY 4.0",
+        (
+            PublicFile(
+                "pathmnist/pathmnist.npz",
+                ("https://zenodo.org/record/6496656/files/pathmnist.npz?download=1",),
+                md5="a8b06965200029087d5bd730944a56c1",
             ),
         ),
     ),
@@ -177,7 +198,7 @@ def _fetch_file(file: PublicFile, folder: Path) -> Path:
         try:
             pooch.retrieve(
                 url,
-                known_hash=f"sha256:{file.sha256}",
+                known_hash=file.known_hash,
                 fname=target.name,
                 path=target.parent,
                 downloader=pooch.HTTPDownloader(timeout=60),
@@ -187,7 +208,7 @@ def _fetch_file(file: PublicFile, folder: Path) -> Path:
             failures.append(f"{url}: {error}")
         except ValueError as error:
             raise ValueError(
-                f"{file.path} from {url} has a wrong checksum and was not kept (SHA-256 {file.sha256} was expected)"
+                f"{file.path} from {url} has a wrong checksum and was not kept ({file.known_hash} was expected)"
             ) from error
     raise OSError(
         f"{file.path} could not be downloaded; fetch it by other means and put it at {target}. "

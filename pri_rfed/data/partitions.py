@@ -13,7 +13,7 @@ from typing import ClassVar, final
 import numpy as np
 from numpy.typing import NDArray
 
-from pri_rfed.data.sources import DataSet
+from pri_rfed.data.base import DataSet
 
 Indices = NDArray[np.int64]
 

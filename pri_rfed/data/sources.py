@@ -11,7 +11,6 @@ import gzip
 import io
 import itertools
 import struct
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, final
@@ -19,34 +18,10 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from numpy.typing import NDArray
 
+from pri_rfed.data.base import Array, DataSet, Source, at_least
 from pri_rfed.data.download import DataFolders, open_binary
+from pri_rfed.data.images import Histology, PathMNIST
 from pri_rfed.manifolds.naming import make_manifold, origin
-
-Array = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class DataSet:
-    """Records [n, *record_shape], and what they can be divided among agents by: labels [n], natural keys [n]."""
-
-    records: Array
-    description: str
-    labels: NDArray[Any] | None = None
-    keys: NDArray[Any] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Source(ABC):
-    """A named data set. The fields of a concrete source are its options."""
-
-    name: ClassVar[str]
-    """Its key in `SOURCES` and in configurations."""
-    public: ClassVar[str | None] = None
-    """The public data set (`PUBLIC_DATA`) that its files belong to."""
-
-    @abstractmethod
-    def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
-        """The data set. Raises ValueError for an option or a file that cannot be used, DataNotFound."""
 
 
 def unit_rows(x: Array) -> Array:
@@ -58,11 +33,6 @@ def unit_rows(x: Array) -> Array:
 def into_unit_ball(x: Array) -> Array:
     """Each row longer than 1 divided by its own norm, [n, d]."""
     return x / np.maximum(1.0, np.sqrt(np.vecdot(x, x)))[:, None]
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"{name} = {value}: must be at least {least}")
 
 
 # Images -----------------------------------------------------------------------------------------------------------
@@ -275,7 +245,7 @@ class EMG(Source):
     unit: float = 4.0
 
     def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
-        _at_least("window", self.window, 9)
+        at_least("window", self.window, 9)
         if not self.floor >= 0:
             raise ValueError(f"floor = {self.floor}: must not be negative")
         if not self.unit > 0:
@@ -333,8 +303,8 @@ class SyntheticPCA(Source):
     scale: Literal["ball", "unit"] = "ball"
 
     def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
-        _at_least("dimension", self.dimension, 6)
-        _at_least("records", self.records, self.dimension)
+        at_least("dimension", self.dimension, 6)
+        at_least("records", self.records, self.dimension)
         if not 0 < self.gap < 0.7:
             raise ValueError(f"gap = {self.gap}: must lie between 0 and 0.7")
         leading = 1 - self.gap * np.array([0, 1, 1.1, 1.2, 1.3, 1.4])
@@ -363,10 +333,10 @@ class SyntheticSPD(Source):
     radius: float = 1.0
 
     def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
-        _at_least("records", self.records, 1)
-        _at_least("size", self.size, 1)
+        at_least("records", self.records, 1)
+        at_least("size", self.size, 1)
         freedom = self.size if self.freedom is None else self.freedom
-        _at_least("freedom", freedom, self.size)
+        at_least("freedom", freedom, self.size)
         if not self.radius > 0:
             raise ValueError(f"radius = {self.radius}: must be positive")
         accepted: list[Array] = []
@@ -407,7 +377,7 @@ class SyntheticBall(Source):
     offset: float = 0.0
 
     def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
-        _at_least("records", self.records, 1)
+        at_least("records", self.records, 1)
         manifold = make_manifold(self.manifold, self.shape)
         middle = origin(manifold)
         reach = float(manifold.injectivity_radius(middle))
@@ -429,5 +399,18 @@ def _directions(dim: int, number: int, rng: np.random.Generator) -> Array:
 
 
 SOURCES: dict[str, type[Source]] = {
-    cls.name: cls for cls in (Digits, MNIST, Satimage, Ijcnn1, EMG, SyntheticPCA, SyntheticSPD, SyntheticBall, Table)
+    cls.name: cls
+    for cls in (
+        Digits,
+        MNIST,
+        PathMNIST,
+        Histology,
+        Satimage,
+        Ijcnn1,
+        EMG,
+        SyntheticPCA,
+        SyntheticSPD,
+        SyntheticBall,
+        Table,
+    )
 }

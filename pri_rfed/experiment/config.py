@@ -25,9 +25,10 @@ import numpy as np
 
 from pri_rfed.aggregation import AGGREGATIONS, Aggregation
 from pri_rfed.data.agents import AgentArrays, RegisteredAgents
+from pri_rfed.data.base import DataSet, Source
 from pri_rfed.data.download import DataFolders
 from pri_rfed.data.partitions import PARTITIONS, Partition
-from pri_rfed.data.sources import SOURCES, DataSet, Source, Table
+from pri_rfed.data.sources import SOURCES, Table
 from pri_rfed.experiment.options import Built, build, parameters, shown, suggestion
 from pri_rfed.manifolds import MANIFOLDS, Manifold
 from pri_rfed.manifolds.naming import make_manifold, origin
