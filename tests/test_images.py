@@ -141,7 +141,10 @@ def test_the_stand_in_is_cut_into_patches(tmp_path: Path, folders: DataFolders) 
     assert len(overlapping.records) == 12 * 12 and "overlapping" in overlapping.description
     one = covariance_descriptors(image[None, 8:28, 4:24], 11, 1e-6)
     np.testing.assert_allclose(overlapping.records[2 * 12 + 1], one[0], atol=1e-7)
-    for options, message in (({"patch": 65}, "64 x 64 pixels only"), ({"patch": 3}, "patch = 3"), ({"stride": 0}, "stride = 0")):
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({"patch": 65}, "64 x 64 pixels only"), ({"patch": 3}, "patch = 3"), ({"stride": 0}, "stride = 0"),
+    ]  # fmt: skip
+    for options, message in mistakes:
         with pytest.raises(ValueError, match=message):
             Histology(**options).load(folders, rng())
 
