@@ -6,9 +6,7 @@ import json
 import math
 import os
 import platform
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -60,36 +58,6 @@ def worst(rows: Sequence[Row], note: str = "") -> Row:
     row = min(rows, key=lambda each: math.inf if each.ratio is None else each.ratio)
     details = [{key: value for key, value in each.to_dict().items() if key != "details"} for each in rows]
     return Row(row.name, row.value, row.against, row.reference, row.wanted, row.unit, note or row.note, details)
-
-
-def fastest(call: Callable[[], object], within: float = 0.5, repeats: int = 7) -> float:
-    """The least of `repeats` times of a call, after one that does not count, in about `within` seconds: what it takes
-    when nothing else disturbs it. A call that takes longer than that is made three times all the same."""
-    call()
-    first = _time(call, 1)
-    times = max(1, math.floor(within / repeats / first))
-    return min(_time(call, times) for _ in range(repeats if times * first * repeats < 2 * within else 3))
-
-
-def side_by_side(*calls: Callable[[], object], repeats: int = 5) -> list[float]:
-    """The least time of each of several calls, made in turns, so that all suffer alike from what else goes on."""
-    for call in calls:
-        call()
-    times = [[_time(call, 1) for call in calls] for _ in range(repeats)]
-    return [min(column) for column in zip(*times, strict=True)]
-
-
-def medians(*calls: Callable[[], object], repeats: int = 5) -> list[float]:
-    """The same with medians."""
-    times = [[_time(call, 1) for call in calls] for _ in range(repeats)]
-    return [statistics.median(column) for column in zip(*times, strict=True)]
-
-
-def _time(call: Callable[[], object], times: int) -> float:
-    began = time.perf_counter()
-    for _ in range(times):
-        call()
-    return (time.perf_counter() - began) / times
 
 
 # What is kept ---------------------------------------------------------------------------------------------------------

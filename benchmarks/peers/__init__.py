@@ -18,11 +18,11 @@ from typing import Any
 HERE = Path(__file__).parent
 FOLDER = HERE.parent.parent / ".venv-bench"
 ENVIRONMENTS: dict[str, tuple[str, ...]] = {
-    "geometry": ("geomstats==2.8.0", "pymanopt==2.2.1", "numpy==2.4.6", "scipy==1.17.1"),
+    "geometry": ("geomstats==2.8.0", "pymanopt==2.2.1", "numpy==2.3.5", "scipy==1.16.3"),
     "accounting": ("dp-accounting==0.6.0", "autodp==0.2.3.1", "numpy==2.4.6", "scipy==1.17.1"),
-    "flower": ("flwr==1.41.0", "ray==2.51.1", "numpy==2.4.6"),
+    "flower": ("flwr[simulation]==1.41.0", "numpy==2.4.6"),
 }
-"""The same NumPy as ours, so that it is not NumPy that differs."""
+"""With the newest NumPy that each works with."""
 
 
 class PeerUnavailable(RuntimeError):
@@ -51,8 +51,11 @@ def run(environment: str, script: Path | str, arguments: Mapping[str, Any], pati
 
 
 def versions(environment: str) -> dict[str, str]:
-    """The pinned packages and Python of an environment."""
-    return dict(package.split("==") for package in ENVIRONMENTS[environment] if not package.startswith("numpy"))
+    """What is pinned in an environment, with the NumPy that it has there."""
+    pinned = dict(package.split("==") for package in ENVIRONMENTS[environment])
+    numpy = pinned.pop("numpy")
+    pinned.pop("scipy", None)
+    return {name: f"{version} (with numpy {numpy})" for name, version in pinned.items()}
 
 
 def _run(command: list[str], patience: float) -> str:
