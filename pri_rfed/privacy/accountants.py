@@ -137,8 +137,13 @@ def _combine(parts: Sequence[_Losses]) -> _Losses:
     return _Losses(mu, forward, backward)
 
 
-@lru_cache(maxsize=64)
 def _losses(event: Event) -> _Losses:
+    return _losses_at(event, ld.precision())
+
+
+@lru_cache(maxsize=64)
+def _losses_at(event: Event, precision: ld.Precision) -> _Losses:
+    """At the precision in use, which is what distinguishes the entries of the cache."""
     match event:
         case NoRelease():
             return _Losses()
