@@ -130,21 +130,21 @@ class _OverManifolds(Reproduction):
             ("sensitivity_mean", "random neighbours, mean", BLUE, "o"),
         ):
             axes.plot(n, [row[key] for row in rows], style, color=color, label=label, markersize=4)
-        axes.set_xscale("log")
         axes.set_yscale("log")
+        log_sizes(axes, n)
         axes.set_xlabel("records $n$")
         axes.set_ylabel("how far the mean moves")
         axes.legend(fontsize=8)
 
     def _draw_utility(self, axes: Any, rows: Sequence[Row], methods: dict[str, str]) -> None:
-        n = np.array([row["records"] for row in rows])
+        n = [row["records"] for row in rows]
         for look, (key, label) in zip(LOOKS, methods.items(), strict=False):
             mean = np.array([row[f"{key}_error"] for row in rows])
             spread = 2 * np.array([row[f"{key}_standard_error"] for row in rows])
             axes.plot(n, mean, label=label, **look)
             axes.fill_between(n, mean - spread, mean + spread, color=look["color"], alpha=0.2, linewidth=0)
-        axes.set_xscale("log")
         axes.set_yscale("log")
+        log_sizes(axes, n)
         axes.set_xlabel("records $n$")
         axes.set_ylabel("distance to the mean that was\nreleased, in the ambient norm")
         axes.legend(fontsize=8)
@@ -173,6 +173,18 @@ class _OverManifolds(Reproduction):
             "What the ambient mechanism releases is the arithmetic mean: only for that the published sensitivity, the "
             "diameter of a Euclidean ball over n, is one. Each mechanism's distance is to the mean that it perturbs.",
         )
+
+
+def log_sizes(axes: Any, sizes: Sequence[int]) -> None:
+    """A logarithmic axis of sample sizes, with these for ticks as far as there is room."""
+    shown, at = [], 0.0
+    for size in sorted(set(sizes)):
+        if size >= 1.3 * at:
+            shown.append(size)
+            at = size
+    axes.set_xscale("log")
+    axes.set_xticks(shown, [str(size) for size in shown])
+    axes.set_xticks([], minor=True)
 
 
 def _range(shares: Sequence[float]) -> str:
