@@ -137,6 +137,9 @@ class SamplingTime(Reproduction):
                 if shown:
                     ax.plot(*zip(*shown, strict=True), **look)
             ax.set(xscale="log", yscale="log", xlabel="m")
+            sizes = sorted({row["m"] for row in rows if (row["manifold"], row["r"]) == (manifold, r)})
+            ax.set_xticks(sizes, [str(m) for m in sizes], fontsize=7)
+            ax.minorticks_off()
             ax.set_title(manifold if r is None else f"{manifold}, r = {r}", fontsize=9)
         for ax in axes.flat[len(panels) :]:
             ax.set_axis_off()
