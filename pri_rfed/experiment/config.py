@@ -384,9 +384,11 @@ def build_problem(table: dict[str, Any], record_shape: tuple[int, ...]) -> Built
     given: dict[str, Any] = {}
     kept: dict[str, Any] = {"name": name}
     if "n" in kinds and "n" not in options:
-        if len(record_shape) != 1:
-            return Built(errors=[f"problem.name = {shown(name)}: needs records that are vectors, not {record_shape}"])
-        given["n"] = record_shape[0]
+        axes = getattr(cls, "record_axes", 1)
+        if len(record_shape) != axes:
+            what = "vectors" if axes == 1 else f"arrays with {axes} axes"
+            return Built(errors=[f"problem.name = {shown(name)}: needs records that are {what}, not {record_shape}"])
+        given["n"] = record_shape[-1]
     if kinds.get("manifold") is Manifold:
         if "manifold" not in options:
             return Built(errors=[f"problem.manifold is missing; known are {', '.join(MANIFOLDS)}"])

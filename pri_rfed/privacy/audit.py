@@ -27,6 +27,7 @@ from pri_rfed.privacy.evidence import SOUND, Claim, Evidence, check_options, evi
 from pri_rfed.privacy.report import UNIT_IN_WORDS, finite_or_none
 from pri_rfed.problems.base import Problem
 from pri_rfed.problems.frechet import FrechetMean
+from pri_rfed.problems.matrix_completion import MatrixCompletion
 from pri_rfed.problems.pca import PrincipalEigenvector, PrincipalSubspace
 from pri_rfed.randomness import AgentStreams, Role, stream
 from pri_rfed.simulation import simulate
@@ -239,26 +240,30 @@ def worst_case(
 def canary(trainer: Trainer, problem: Problem, records: int, seed: int = 0) -> TrainingAttack:
     """A real problem, with two records that pull as far apart as its records can, and others all like one of them.
 
-    Principal components: records at 45 degrees to the start's subspace, on either side of it. Fréchet mean: points at
-    opposite ends of the public ball; without one, as far from the start as the clip bound reaches.
+    Principal components: records at 45 degrees to the start's subspace, on either side of it; matrix completion: the
+    same, as complete columns so long that they are clipped. Fréchet mean: points at opposite ends of the public ball;
+    without one, as far from the start as the clip bound reaches.
 
     Raises ValueError where no canary is known for the problem, or with what the trainer says is wrong.
     """
     manifold = problem.manifold
     start = problem.start(stream(seed, Role.START))
-    if isinstance(problem, (PrincipalEigenvector, PrincipalSubspace)):
-        columns = start.reshape(problem.record_shape[0], -1)
+    if isinstance(problem, (PrincipalEigenvector, PrincipalSubspace, MatrixCompletion)):
+        columns = start.reshape(problem.record_shape[-1], -1)
         ambient = stream(seed, Role.DATA).standard_normal(len(columns))
         off = ambient - columns @ (columns.T @ ambient)
         off /= np.linalg.norm(off)
         one, other = ((columns[:, 0] + sign * off) / math.sqrt(2) for sign in (1.0, -1.0))
+        if isinstance(problem, MatrixCompletion):  # then the gradient is longer than length^2/(1 + ridge)
+            length = math.sqrt(OVERSHOOT * (1 + problem.ridge) * max(_clips(trainer), default=1.0))
+            one, other = (np.stack([length * z, np.ones(len(z))]) for z in (one, other))
     elif isinstance(problem, FrechetMean):
         away = manifold.from_coordinates(start, _reach(trainer, problem, start) * np.eye(1, manifold.dim)[0])
         one, other = manifold.exp(start, away), manifold.exp(start, -away)
     else:
         raise ValueError(
             f"problem = {problem.name!r}: no canary is known for it, only for principal-eigenvector, "
-            "principal-subspace and frechet-mean; attack its trainer with worst-case gradients"
+            "principal-subspace, matrix-completion and frechet-mean; attack its trainer with worst-case gradients"
         )
     return _attack("canary record", trainer, problem, start, one, other, records)
 
@@ -267,9 +272,13 @@ def _reach(trainer: Trainer, problem: FrechetMean, start: Array) -> float:
     """How far from the start the canary lies."""
     if problem.radius is not None:
         return problem.radius * (1 - 1e-9)
+    return min(max(_clips(trainer), default=1.0), 0.9 * float(problem.manifold.injectivity_radius(start)))
+
+
+def _clips(trainer: Trainer) -> list[float]:
+    """The clip bounds that the trainer has."""
     clips = [getattr(trainer, name, None) for name in CLIPS]
-    longest = max((c for c in clips if c is not None), default=1.0)
-    return min(longest, 0.9 * float(problem.manifold.injectivity_radius(start)))
+    return [clip for clip in clips if clip is not None]
 
 
 def _attack(
