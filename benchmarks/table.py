@@ -12,6 +12,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+LIMIT = "the limit"
 OURS = ("pri-rfed", "numpy", "scipy", "dp-accounting", "autodp", "flwr")
 
 
@@ -50,7 +51,7 @@ class Row:
 
 def limited(name: str, value: float, limit: float, unit: str = "s", note: str = "", **more: Any) -> Row:
     """A figure that is to stay under a limit."""
-    return Row(name, value, "the limit", limit, 1.0, unit, note, **more)
+    return Row(name, value, LIMIT, limit, 1.0, unit, note, **more)
 
 
 def worst(rows: Sequence[Row], note: str = "") -> Row:
@@ -128,16 +129,19 @@ def _measured(group: Mapping[str, Any]) -> str:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    wanted = "" if row["wanted"] is None else f"{'at most' if row['against'] == 'the limit' else ''}"
-    if row["wanted"] is not None and row["against"] != "the limit":
+    limit = row["against"] == LIMIT
+    wanted = ""
+    if row["wanted"] is not None:
         wanted = f"{row['wanted']:.3g} x" if row["wanted"] >= 1 else f"within {1 / row['wanted']:.3g} x"
+    if limit:
+        wanted = f"at most {amount(row['reference'], row['unit'])}"
     verdict = {True: "met", False: "**missed**", None: "" if row["value"] is not None else "not measured"}[row["met"]]
     cells = (
         row["name"],
         amount(row["value"], row["unit"]),
-        row["against"],
-        amount(row["reference"], row["unit"]),
-        "" if row["ratio"] is None else f"{row['ratio']:.3g} x",
+        "" if limit else row["against"],
+        "" if limit or row["reference"] is None else amount(row["reference"], row["unit"]),
+        "" if limit or row["ratio"] is None else f"{row['ratio']:.3g} x",
         wanted,
         verdict,
     )
