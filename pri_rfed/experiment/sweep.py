@@ -217,15 +217,15 @@ def parse(tables: Mapping[str, Any], folder: Path, name: str) -> Sweep:
     if errors:
         raise ConfigError(errors)
 
-    random = {key: options.random[key] for key in ("number", "seed") if key in options.random}
-    said = {
+    random: dict[str, Any] = {key: options.random[key] for key in ("number", "seed") if key in options.random}
+    written: dict[str, Any] = {
         "name": name,
         "seeds": seeds,
         "grid": _leaves(options.grid),
         "zip": [_leaves(part) for part in zips],
         "random": random | _leaves(_without_options(options.random)),
     }
-    complete = {**sections, "sweep": {key: value for key, value in said.items() if value}}
+    complete = {**sections, "sweep": {key: value for key, value in written.items() if value}}
     points: dict[str, Point] = {}
     for parts in itertools.product(*axes):
         values = {key: value for part in parts for key, value in part.items()}
