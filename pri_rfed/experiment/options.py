@@ -13,9 +13,11 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, is_dataclass
+from functools import cache
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar, get_type_hints
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, create_model
 
 T = TypeVar("T")
 
@@ -62,12 +64,7 @@ def build(
     """`make(**table, **given)`; `given` are arguments that do not come from the configuration."""
     given = {} if given is None else given
     known = {name: types for name, types in parameters(make).items() if name not in given}
-    model = create_model(
-        "Options",
-        __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False),
-        # Own names, since pydantic keeps some for itself; the option's name is the alias.
-        **{f"option_{n}": (kind, Field(default=default, alias=n)) for n, (kind, default) in known.items()},  # type: ignore[call-overload]
-    )
+    model = _model(make, frozenset(given))
     required = {name for name, (_, default) in known.items() if default is ...}
     built: Built[T] = Built()
     options = dict(table)
@@ -101,6 +98,18 @@ def build(
             stand_ins.add(name)
 
 
+@cache
+def _model(make: Callable[..., Any], given: frozenset[str]) -> type[BaseModel]:
+    """What checks a table against the parameters of a constructor."""
+    known = {name: types for name, types in parameters(make).items() if name not in given}
+    return create_model(
+        "Options",
+        __config__=ConfigDict(extra="forbid", strict=True, allow_inf_nan=False),
+        # Own names, since pydantic keeps some for itself; the option's name is the alias.
+        **{f"option_{n}": (kind, Field(default=default, alias=n)) for n, (kind, default) in known.items()},  # type: ignore[call-overload]
+    )
+
+
 def _stand_in(kind: Any) -> Any:
     """Something of that type: 1, 'a', or a list of nothing."""
     candidates: tuple[Any, ...] = (1, "a", [])
@@ -111,14 +120,17 @@ def _stand_in(kind: Any) -> Any:
     return None
 
 
-def parameters(make: Callable[..., Any]) -> dict[str, tuple[Any, Any]]:
+@cache
+def parameters(make: Callable[..., Any]) -> Mapping[str, tuple[Any, Any]]:
     """Type and default (... where it is required) of every parameter of a constructor."""
     # A dataclass inherits fields whose types only the modules of its bases know.
     hints = get_type_hints(make.__init__ if inspect.isclass(make) and not is_dataclass(make) else make)
-    return {
-        name: (hints.get(name, Any), ... if parameter.default is parameter.empty else parameter.default)
-        for name, parameter in inspect.signature(make).parameters.items()
-    }
+    return MappingProxyType(
+        {
+            name: (hints.get(name, Any), ... if parameter.default is parameter.empty else parameter.default)
+            for name, parameter in inspect.signature(make).parameters.items()
+        }
+    )
 
 
 def plain(value: Any) -> Any:
