@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import math
 import os
 import re
@@ -19,7 +20,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 
@@ -33,12 +34,14 @@ from pri_rfed.experiment.options import Built, build, parameters, shown, suggest
 from pri_rfed.manifolds import MANIFOLDS, Manifold
 from pri_rfed.manifolds.naming import make_manifold, origin
 from pri_rfed.privacy.accountants import best_epsilon
-from pri_rfed.privacy.calibration import calibrate_noise
+from pri_rfed.privacy.calibration import calibrate_noise, with_options
 from pri_rfed.privacy.dominance import hardest
 from pri_rfed.privacy.report import Rounds, global_event
 from pri_rfed.problems import PROBLEMS, Problem
 from pri_rfed.randomness import Role, stream
 from pri_rfed.training import TRAINERS, Trainer
+
+T = TypeVar("T")
 
 SECTIONS = ("run", "problem", "data", "trainer", "aggregation", "privacy")
 
@@ -188,42 +191,76 @@ class Population:
     description: str
     table: dict[str, Any]
     """The complete section."""
+    seed: int = 0
+    """What it was divided by."""
+
+
+class Memory:
+    """What was loaded, prepared or found for one experiment, for others that need the very same.
+
+    Things are forgotten, the longest unused first, once they hold more than `most` bytes together.
+    """
+
+    def __init__(self, most: int = 1 << 29):
+        self.most = most
+        self._things: dict[str, tuple[Any, int]] = {}
+
+    def recall(self, what: str, of: Any, make: Callable[[], T], size: Callable[[T], int] = lambda thing: 0) -> T:
+        """`make()`, or what it made when it was asked for by the same name and the same values, which JSON can hold.
+        size: in bytes. What raises is not remembered."""
+        key = json.dumps([what, of], sort_keys=True, default=str)
+        thing, bytes_ = self._things.pop(key, (None, -1))
+        if bytes_ < 0:
+            thing = make()
+            bytes_ = size(thing)
+        self._things[key] = thing, bytes_
+        held = sum(bytes_ for _, bytes_ in self._things.values())
+        for other in list(self._things):
+            if held <= self.most or other == key:
+                break
+            if (freed := self._things[other][1]) > 0:
+                del self._things[other]
+                held -= freed
+        return thing
 
 
 Obtain = Callable[[dict[str, Any], int, list[str]], Population | None]
 """From a section and a seed to the agents; what is wrong is added to the list."""
 
 
-def load(tables: Mapping[str, Any], folders: DataFolders) -> Experiment:
+def load(tables: Mapping[str, Any], folders: DataFolders, memory: Memory | None = None) -> Experiment:
     """The experiment that the tables describe, its data loaded and its noise calibrated.
 
+    memory: of other experiments that were loaded from the same folders.
     Raises ConfigError with everything that is wrong.
     """
-    return assemble(tables, "data", lambda table, seed, errors: _obtain_data(table, folders, seed, errors))
+    known = Memory(0) if memory is None else memory
+
+    def obtain(table: dict[str, Any], seed: int, errors: list[str]) -> Population | None:
+        return _obtain_data(table, folders, seed, errors, known)
+
+    return assemble(tables, "data", obtain, known)
 
 
-def assemble(tables: Mapping[str, Any], place: str, obtain: Obtain) -> Experiment:
+def check(tables: Mapping[str, Any]) -> list[str]:
+    """What is wrong with the tables, as far as that can be told without any data."""
+    *_, errors = _options(tables, "data")
+    data, problem = tables.get("data", {}), tables.get("problem", {})
+    errors += _data_options(data)[2] if isinstance(data, dict) else []
+    name = problem.get("name") if isinstance(problem, dict) else None
+    if not (isinstance(name, str) and ":" in name):
+        errors += _choose("problem", "name", PROBLEMS, problem if isinstance(problem, dict) else {})[1]
+    return list(dict.fromkeys(errors))
+
+
+def assemble(tables: Mapping[str, Any], place: str, obtain: Obtain, memory: Memory | None = None) -> Experiment:
     """The experiment that the tables describe, with agents that `obtain` makes of the section `place`.
 
     Raises ConfigError with everything that is wrong.
     """
-    sections = [place if key == "data" else key for key in SECTIONS]
-    errors = [f"{key}: unknown section; {suggestion(key, sections)}" for key in tables if key not in sections]
-    section: dict[str, dict[str, Any]] = {}
-    for key in sections:
-        value = tables.get(key, {})
-        if not isinstance(value, dict):
-            errors.append(f"{key} = {shown(value)}: must be a table")
-        section[key] = value if isinstance(value, dict) else {}
-
-    run = build("run", RunOptions, section["run"])
-    privacy = build("privacy", PrivacyOptions, section["privacy"])
-    calibrated = section["privacy"].get("epsilon") is not None and "noise" not in section["trainer"]
-    trainer = _trainer(section["trainer"], calibrated)
-    aggregation = build_named("aggregation", AGGREGATIONS, {"name": "tangent-mean"} | section["aggregation"])
-    for built in (run, privacy, trainer, aggregation):
-        errors += built.errors
-
+    memory = Memory(0) if memory is None else memory
+    section, run, privacy, trainer, aggregation, errors = _options(tables, place)
+    calibrated = _is_calibrated(section)
     population = obtain(section[place], run.value.seed if run.value is not None else 0, errors)
     problem: Built[Problem] = Built()
     agents = None if population is None else population.agents
@@ -232,8 +269,14 @@ def assemble(tables: Mapping[str, Any], place: str, obtain: Obtain) -> Experimen
         errors += problem.errors
     elif "name" not in section["problem"]:
         errors.append("problem.name is missing")
-    if problem.value is not None and isinstance(agents, AgentArrays):
-        agents = _prepared(problem.value, agents, errors)
+    if population is not None and problem.value is not None and isinstance(agents, AgentArrays):
+        known, raw = problem.value, agents
+        of = [problem.table, population.table, population.seed]
+        try:
+            agents = memory.recall("prepared", of, lambda: _prepared(known, raw), _bytes_held)
+        except ValueError as error:
+            errors.append(f"data: {error}")
+            agents = None
     if problem.value is not None and agents is not None:
         if trainer.value is not None:
             errors += _misfits(trainer.value, problem.value, agents)
@@ -269,23 +312,69 @@ def assemble(tables: Mapping[str, Any], place: str, obtain: Obtain) -> Experimen
         population.description,
         resolved,
     )
-    return _within_target(experiment, calibrated)
+    return _within_target(experiment, calibrated, memory)
 
 
-def _obtain_data(table: dict[str, Any], folders: DataFolders, seed: int, errors: list[str]) -> Population | None:
+def _obtain_data(
+    table: dict[str, Any], folders: DataFolders, seed: int, errors: list[str], memory: Memory
+) -> Population | None:
     """The data set of the section [data], divided among agents."""
     source, partition, wrong = _data_options(table)
     errors += wrong
-    data, agents = _load_data(source, partition, folders, seed, errors)
-    if data is None or agents is None:
+    data = _load_data(source, folders, seed, errors, memory)
+    if data is None or partition.value is None:
         return None
     complete = {"source": table["source"], **source.table, "partition": partition.table}
     if isinstance(source.value, Table):
         complete["path"] = str(Path(source.value.path).expanduser().resolve())
-    return Population(agents, data.records.shape[1:], data.description, complete)
+    split = partition.value.split
+
+    def divide() -> AgentArrays:
+        parts, names = split(data, stream(seed, Role.DATA, 1))
+        return AgentArrays([data.records[part] for part in parts], names)
+
+    try:
+        agents = memory.recall("agents", [complete, seed], divide, _bytes_held)
+    except ValueError as error:
+        errors.append(_as_option("data.partition", str(error), partition.table))
+        return None
+    return Population(agents, data.records.shape[1:], data.description, complete, seed)
+
+
+def _bytes_held(agents: AgentArrays) -> int:
+    return sum(agents[i].nbytes for i in range(len(agents)))
 
 
 # Sections -----------------------------------------------------------------------------------------------------------
+
+
+def _options(
+    tables: Mapping[str, Any], place: str
+) -> tuple[
+    dict[str, dict[str, Any]], Built[RunOptions], Built[PrivacyOptions], Built[Trainer], Built[Aggregation], list[str]
+]:
+    """The sections, what they say by themselves, and what is wrong with that; the data are in the section `place`."""
+    sections = [place if key == "data" else key for key in SECTIONS]
+    errors = [f"{key}: unknown section; {suggestion(key, sections)}" for key in tables if key not in sections]
+    section: dict[str, dict[str, Any]] = {}
+    for key in sections:
+        value = tables.get(key, {})
+        if not isinstance(value, dict):
+            errors.append(f"{key} = {shown(value)}: must be a table")
+        section[key] = value if isinstance(value, dict) else {}
+
+    run = build("run", RunOptions, section["run"])
+    privacy = build("privacy", PrivacyOptions, section["privacy"])
+    trainer = _trainer(section["trainer"], _is_calibrated(section))
+    aggregation = build_named("aggregation", AGGREGATIONS, {"name": "tangent-mean"} | section["aggregation"])
+    for built in (run, privacy, trainer, aggregation):
+        errors += built.errors
+    return section, run, privacy, trainer, aggregation, errors
+
+
+def _is_calibrated(section: Mapping[str, Mapping[str, Any]]) -> bool:
+    """Whether the noise is to be found."""
+    return section["privacy"].get("epsilon") is not None and "noise" not in section["trainer"]
 
 
 def _choose(section: str, key: str, known: Mapping[str, Any], table: Mapping[str, Any]) -> tuple[Any, list[str]]:
@@ -329,24 +418,40 @@ def _data_options(table: dict[str, Any]) -> tuple[Built[Source], Built[Partition
 
 
 def _load_data(
-    source: Built[Source], partition: Built[Partition], folders: DataFolders, seed: int, errors: list[str]
-) -> tuple[DataSet | None, AgentArrays | None]:
-    """The data set and its division among agents, as far as they can be had."""
+    source: Built[Source], folders: DataFolders, seed: int, errors: list[str], memory: Memory
+) -> DataSet | None:
+    """The data set, if it can be had. One that is not drawn at random is the same for all seeds."""
     if source.value is None:
-        return None, None
+        return None
+    load = source.value.load
+
+    def read() -> _Loaded:
+        rng = stream(seed, Role.DATA, 0)
+        before = rng.bit_generator.state
+        data = load(folders, rng)
+        return _Loaded(data, seed if rng.bit_generator.state != before else None)
+
+    what = [type(source.value).__name__, source.table]
     try:
-        data = source.value.load(folders, stream(seed, Role.DATA, 0))
+        loaded = memory.recall("data", what, read, _bytes_loaded)
+        if loaded.seed not in (seed, None):
+            loaded = memory.recall("data", [*what, seed], read, _bytes_loaded)
+        return loaded.data
     except (ValueError, OSError) as error:
         errors.append(_as_option("data", str(error), source.table))
-        return None, None
-    if partition.value is None:
-        return data, None
-    try:
-        parts, names = partition.value.split(data, stream(seed, Role.DATA, 1))
-    except ValueError as error:
-        errors.append(_as_option("data.partition", str(error), partition.table))
-        return data, None
-    return data, AgentArrays([data.records[part] for part in parts], names)
+        return None
+
+
+@dataclass(frozen=True)
+class _Loaded:
+    """A data set. seed: that it was drawn by; None where it is none's."""
+
+    data: DataSet
+    seed: int | None
+
+
+def _bytes_loaded(loaded: _Loaded) -> int:
+    return loaded.data.records.nbytes
 
 
 def _as_option(section: str, message: str, table: Mapping[str, Any]) -> str:
@@ -413,17 +518,11 @@ def build_problem(table: dict[str, Any], record_shape: tuple[int, ...]) -> Built
 # What depends on the data -------------------------------------------------------------------------------------------
 
 
-def _prepared(problem: Problem, agents: AgentArrays | None, errors: list[str]) -> AgentArrays | None:
-    """The agents' records as the problem uses them."""
-    if agents is None:
-        return None
-    try:
-        prepared = [problem.prepare_records(agents[i]) for i in range(len(agents))]
-        unchanged = all(new is agents[i] for i, new in enumerate(prepared))
-        return agents if unchanged else AgentArrays(prepared, agents.names)
-    except ValueError as error:
-        errors.append(f"data: {error}")
-        return None
+def _prepared(problem: Problem, agents: AgentArrays) -> AgentArrays:
+    """The agents' records as the problem uses them. Raises ValueError naming the first bad one."""
+    prepared = [problem.prepare_records(agents[i]) for i in range(len(agents))]
+    unchanged = all(new is agents[i] for i, new in enumerate(prepared))
+    return agents if unchanged else AgentArrays(prepared, agents.names)
 
 
 def _misfits(trainer: Trainer, problem: Problem, agents: AgentArrays | RegisteredAgents) -> list[str]:
@@ -435,7 +534,7 @@ def _misfits(trainer: Trainer, problem: Problem, agents: AgentArrays | Registere
     return [f"trainer.{line}" for line in said.values()]
 
 
-def _within_target(experiment: Experiment, calibrated: bool) -> Experiment:
+def _within_target(experiment: Experiment, calibrated: bool, memory: Memory) -> Experiment:
     """The experiment with the least noise for its target, or as it is if it was given its noise and keeps the target.
 
     Raises ConfigError if it cannot.
@@ -443,25 +542,24 @@ def _within_target(experiment: Experiment, calibrated: bool) -> Experiment:
     target, trainer = experiment.privacy, experiment.trainer
     if target.epsilon is None:
         return experiment
-    counts, pool = np.unique(experiment.agents.counts).tolist(), len(experiment.agents)
+    counts, problem = np.unique(experiment.agents.counts).tolist(), experiment.problem
+    plan = (experiment.sampled, len(experiment.agents), experiment.run.rounds)
     if calibrated and hasattr(trainer, "noise"):
+
+        def find() -> float:
+            assert target.epsilon is not None
+            found: Any = calibrate_noise(trainer, problem, counts, *plan, target.epsilon, target.delta)
+            return float(found.noise)
+
+        of = [*(experiment.resolved[key] for key in ("problem", "trainer", "privacy")), counts, *plan]
         try:
-            trainer = calibrate_noise(
-                trainer,
-                experiment.problem,
-                counts,
-                experiment.sampled,
-                pool,
-                experiment.run.rounds,
-                target.epsilon,
-                target.delta,
-            )
+            noise = memory.recall("noise", of, find)
         except ValueError as error:
             raise ConfigError([f"privacy.epsilon: {error}"]) from error
-        noise = trainer.noise
+        trainer = with_options(trainer, noise=noise)
         resolved = experiment.resolved | {"trainer": experiment.resolved["trainer"] | {"noise": noise}}
         return replace(experiment, trainer=trainer, resolved=resolved)
-    rounds = [Rounds(experiment.sampled, pool, experiment.run.rounds)]
+    rounds = [Rounds(*plan)]
     events = hardest(trainer.event(experiment.problem, n) for n in counts)
     epsilon = max(best_epsilon(global_event(event, rounds), target.delta).epsilon for event in events)
     if epsilon > target.epsilon:
