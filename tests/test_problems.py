@@ -85,6 +85,29 @@ def test_the_fast_clipped_mean_is_the_plain_one(
     np.testing.assert_allclose(fast, plain, rtol=1e-10, atol=1e-14)
 
 
+@every_manifold
+@pytest.mark.parametrize("bound", [None, 0.7, 1e-9])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("ball", [False, True])
+def test_the_clipped_mean_in_coordinates_is_the_plain_one(
+    manifold: Manifold, bound: float | None, masked: bool, ball: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pri_rfed.problems.clipping.CHUNK_NUMBERS", 30)
+    rng = np.random.default_rng(14)
+    center = manifold.random_point(rng)
+    radius = 0.45 * min(1.0, float(manifold.injectivity_radius(center)))
+    problem = FrechetMean(manifold, center, radius) if ball else FrechetMean(manifold)
+    w, z = near(manifold, center, rng, (3,), 0.5), near(manifold, center, rng, (3, 11), 0.8)
+    if not ball:  # whose promise is for numbers only
+        z[1, 2] = np.nan
+        z[2, 5] = np.inf
+    mask = rng.random((3, 11)) < 0.6 if masked else None
+    size = np.array([11.0, 7.0, 5.0])
+    fast, plain = problem.clipped_mean(w, z, bound, mask, size), clipped_mean(problem, w, z, bound, mask, size)
+    assert np.isfinite(fast).all()
+    np.testing.assert_allclose(fast, plain, rtol=1e-9, atol=1e-12 if bound is None else 1e-12 * bound)
+
+
 def test_the_fast_clipped_mean_never_exceeds_the_bound_by_rounding() -> None:
     rng = np.random.default_rng(5)
     problem = PrincipalEigenvector(50)

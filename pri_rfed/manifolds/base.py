@@ -36,7 +36,8 @@ class Manifold(ABC):
     """A Riemannian manifold with its metric.
 
     Concrete classes are final and implement the abstract methods below; nothing that is implemented here is overridden,
-    except `retract` where the manifold has a retraction cheaper than `exp`.
+    except `retract` where the manifold has a retraction cheaper than `exp`, and `log_coordinates` where these come
+    before the logarithm.
     """
 
     name: ClassVar[str]
@@ -110,6 +111,10 @@ class Manifold(ABC):
     @abstractmethod
     def coordinates(self, w: Array, v: Array) -> Array:
         """Coordinates of v in an orthonormal basis of T_w, shape [..., dim]."""
+
+    def log_coordinates(self, w: Array, x: Array) -> Array:
+        """`coordinates` of log(w, x), NaN where it has no value, shape [..., dim]. Their norm is dist(w, x)."""
+        return self.coordinates(w, self._log(w, x))
 
     @abstractmethod
     def from_coordinates(self, w: Array, c: Array) -> Array:

@@ -2,17 +2,25 @@
 
 Matrices are [..., m, n]. A batch entry that holds NaN, or that has no Cholesky factor, comes out as NaN and leaves the
 others alone, where NumPy would raise for the whole batch.
+
+Symmetric 2 x 2 matrices have closed forms, worked out entry by entry for the whole batch: LAPACK takes matrices one at
+a time, at a price per call that is many times that of the arithmetic.
+
+Numbers too large for floating point, and quotients by zero, become infinite or NaN: the checks of points find them. Who
+calls these functions keeps NumPy from warning of it (`quiet`).
 """
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pri_rfed.manifolds.base import Array
 
-# Numbers too large for floating point become infinite or NaN without a warning: the checks of points find them.
-quiet = np.errstate(over="ignore", invalid="ignore")
+quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
 def transpose(a: Array) -> Array:
@@ -53,7 +61,6 @@ def svd(a: Array) -> tuple[Array, Array, Array]:
     return u, s * mark, vt
 
 
-@quiet
 def svd_graded(a: Array) -> tuple[Array, Array, Array]:
     """The same for square matrices whose rows and columns may be of very different sizes.
 
@@ -75,8 +82,75 @@ def eigh(a: Array) -> tuple[Array, Array]:
     return values * mark, vectors
 
 
+def function_of(a: Array, f: Callable[[Array], Array]) -> Array:
+    """P diag(f(l)) P^T for symmetric a = P diag(l) P^T, shape [..., m, m]; f takes the eigenvalues [..., m], ascending,
+    to as many numbers."""
+    if a.shape[-1] == 2:
+        return _function_of_2(a, f)
+    values, vectors = eigh(a)
+    return (vectors * f(values)[..., None, :]) @ transpose(vectors)
+
+
+def _function_of_2(a: Array, f: Callable[[Array], Array]) -> Array:
+    """The mean of f(l_1) and f(l_2) on the diagonal, plus their difference times what a has beside its trace."""
+    first, last, off = a[..., 0, 0], a[..., 1, 1], a[..., 1, 0]
+    mean, half = 0.5 * (first + last), 0.5 * (first - last)
+    radius = np.hypot(half, off)
+    values = np.empty(a.shape[:-1])
+    np.subtract(mean, radius, out=values[..., 0])
+    np.add(mean, radius, out=values[..., 1])
+    values = f(values)
+    mean = 0.5 * (values[..., 1] + values[..., 0])
+    slope = 0.5 * (values[..., 1] - values[..., 0]) / np.where(radius == 0, 1.0, radius)
+    half = slope * half
+    result = np.empty(a.shape)
+    np.add(mean, half, out=result[..., 0, 0])
+    np.subtract(mean, half, out=result[..., 1, 1])
+    result[..., 1, 0] = result[..., 0, 1] = slope * off
+    return result
+
+
+def exp_symmetric(a: Array) -> Array:
+    """The exponential of symmetric matrices, shape [..., m, m]; of short ones by its power series, which is faster."""
+    if a.shape[-1] == 2:
+        return function_of(a, np.exp)
+    short = np.vecdot(_flat(a), _flat(a)) <= _SERIES_REACH**2
+    if short.all():
+        return _exp_series(a)
+    if not short.any():
+        return function_of(a, np.exp)
+    result = np.empty(a.shape)
+    result[short], result[~short] = _exp_series(a[short]), function_of(a[~short], np.exp)
+    return result
+
+
+_SERIES_REACH = 0.25
+"""Where the terms of the exponential series from the twelfth on are below 2e-16 together."""
+_SERIES = (1.0 / np.array([math.factorial(k) for k in range(12)])).reshape(3, 4)
+
+
+def _exp_series(a: Array) -> Array:
+    """The first twelve terms, as a polynomial in a^4 whose coefficients are polynomials in 1, a, a^2, a^3: five
+    products (Paterson & Stockmeyer 1973)."""
+    powers = np.empty((*a.shape[:-2], 4, *a.shape[-2:]))
+    powers[..., 0, :, :] = np.eye(a.shape[-1])
+    powers[..., 1, :, :] = a
+    powers[..., 2, :, :] = square = a @ a
+    powers[..., 3, :, :] = square @ a
+    low, middle, high = np.moveaxis((_SERIES @ _flat(powers)).reshape(*a.shape[:-2], 3, *a.shape[-2:]), -3, 0)
+    fourth = square @ square
+    return (high @ fourth + middle) @ fourth + low
+
+
+def _flat(a: Array) -> Array:
+    """The entries of each matrix in one row, [..., m n]."""
+    return a.reshape(*a.shape[:-2], a.shape[-2] * a.shape[-1])
+
+
 def cholesky(w: Array) -> Array:
     """The lower triangular L with L L^T = w, shape [..., m, m]; NaN where w is not numerically positive definite."""
+    if w.shape[-1] == 2:
+        return _cholesky_2(w)
     try:
         lower = np.linalg.cholesky(w)
         good = np.isfinite(lower).all(axis=(-2, -1), keepdims=True)
@@ -85,6 +159,18 @@ def cholesky(w: Array) -> Array:
         if np.ndim(w) == 2:
             return np.full_like(w, np.nan)
         return np.stack([cholesky(entry) for entry in w])
+
+
+def _cholesky_2(w: Array) -> Array:
+    lower = np.zeros(w.shape)
+    first = np.sqrt(w[..., 0, 0])
+    off = w[..., 1, 0] / first
+    last = np.sqrt(w[..., 1, 1] - off * off)
+    lower[..., 0, 0], lower[..., 1, 0], lower[..., 1, 1] = first, off, last
+    good = (first > 0) & (last > 0) & np.isfinite(last)
+    if not good.all():
+        lower[~good] = np.nan
+    return lower
 
 
 def solve(a: Array, b: Array) -> Array:
@@ -99,18 +185,34 @@ def solve(a: Array, b: Array) -> Array:
         return np.stack([solve(*entry) for entry in zip(a, b, strict=True)])
 
 
-@quiet
 def solve_lower(lower: Array, b: Array) -> Array:
     """L^-1 b for lower triangular L by forward substitution, shape [..., m, n].
 
     Substitution is accurate componentwise, so a bad scaling of the rows of L costs no digits; an LU solver would lose
     them.
     """
-    x = np.empty(np.broadcast_shapes(lower.shape[:-2], b.shape[:-2]) + b.shape[-2:])
-    for i in range(lower.shape[-1]):
-        known = (lower[..., i : i + 1, :i] @ x[..., :i, :])[..., 0, :]
-        x[..., i, :] = (b[..., i, :] - known) / lower[..., i, i, None]
+    diagonal = np.diagonal(lower, axis1=-2, axis2=-1)[..., None]
+    lower, x = lower / diagonal, b / diagonal
+    for i in range(1, lower.shape[-1]):
+        x[..., i : i + 1, :] -= lower[..., i : i + 1, :i] @ x[..., :i, :]
     return x
+
+
+def whiten(lower: Array, v: Array) -> Array:
+    """L^-1 v L^-T for lower triangular L and symmetric v, by substitution; symmetric, shape [..., m, m]."""
+    if v.shape[-1] == 2:
+        return _whiten_2(lower, v)
+    return sym(solve_lower(lower, transpose(solve_lower(lower, v))))
+
+
+def _whiten_2(lower: Array, v: Array) -> Array:
+    first, off, last = lower[..., 0, 0], lower[..., 1, 0], lower[..., 1, 1]
+    result = np.empty(np.broadcast_shapes(lower.shape, v.shape))
+    top, side = v[..., 0, 0] / first, v[..., 1, 0] / first
+    np.divide(top, first, out=result[..., 0, 0])
+    result[..., 1, 0] = result[..., 0, 1] = across = (side - off * result[..., 0, 0]) / last
+    result[..., 1, 1] = ((v[..., 1, 1] - off * side) / last - off * across) / last
+    return result
 
 
 def polar(y: Array) -> Array:

@@ -17,13 +17,16 @@ from pri_rfed.manifolds.base import Array, Manifold
 from pri_rfed.manifolds.linalg import (
     cholesky,
     eigh,
+    exp_symmetric,
     frobenius,
+    function_of,
     quiet,
     relative,
     solve_lower,
     svd_graded,
     sym,
     transpose,
+    whiten,
 )
 
 
@@ -56,7 +59,11 @@ class _SPD(Manifold):
         return np.sum(a * b, axis=(-2, -1))
 
     def coordinates(self, w: Array, v: Array) -> Array:
-        return self._whiten(w, v)[..., *self._upper] * self._scale
+        return self._coordinates_of(self._whiten(w, v))
+
+    def _coordinates_of(self, h: Array) -> Array:
+        """The coordinates [..., dim] of a symmetric matrix."""
+        return h[..., *self._upper] * self._scale
 
     def from_coordinates(self, w: Array, c: Array) -> Array:
         return self._colour(w, (c / self._scale)[..., self._position])
@@ -107,11 +114,12 @@ class SPDAffineInvariant(_SPD):
     A complete symmetric space of nonpositive curvature; distances do not change under w -> g w g^T. exp, log and the
     transport are closed forms (Pennec, Fillard & Ayache 2006; Bhatia, Positive Definite Matrices, chapter 6).
 
-    Accuracy: log and dist use the singular values of L_w^-1 L_x, whose squares are the eigenvalues of w^-1 x, and for
-    neighbours the eigenvalues of L_w^-1 (x - w) L_w^-T, so that they are accurate relative to their own size however
-    near the points are. Rounding the entries of w already moves the results by eps cond(w), relatively, and no more
-    than a small multiple of that is lost. Where the bad condition of w, x and w^-1 x comes from a scaling of the axes
-    (diagonal or graded matrices), nothing is lost up to 1e12.
+    Accuracy: log and dist use the eigenvalues of L_w^-1 (x - w) L_w^-T, so that they are accurate relative to their own
+    size however near the points are; where an eigenvalue of w^-1 x is 1e4 times smaller than another one, or than 1,
+    they use the singular values of L_w^-1 L_x, whose squares those eigenvalues are. Rounding the entries of w already
+    moves the results by eps cond(w), relatively, and no more than a small multiple of that is lost. Where the bad
+    condition of w, x and w^-1 x comes from a scaling of the axes (diagonal or graded matrices), nothing is lost up to
+    1e12.
     """
 
     name = "spd-affine-invariant"
@@ -123,24 +131,29 @@ class SPDAffineInvariant(_SPD):
         super().__init__(m)
         self.curvature_bounds = (-0.5, 0.0) if self.m > 1 else (0.0, 0.0)
 
+    @quiet
     def _whiten(self, w: Array, v: Array) -> Array:
-        return _whiten_by(cholesky(w), v)
+        return whiten(cholesky(w), v)
 
+    @quiet
     def _colour(self, w: Array, h: Array) -> Array:
         lower = cholesky(w)
         return sym(lower @ h @ transpose(lower))
 
-    def _spectrum(self, w: Array, x: Array) -> tuple[Array, Array, Array]:
-        """L with L L^T = w, and the logarithms l [..., m] and eigenvectors Q of L^-1 x L^-T."""
+    @quiet
+    def _whitened_log(self, w: Array, x: Array) -> tuple[Array, Array]:
+        """L with L L^T = w, and the symmetric matrix h = log(L^-1 x L^-T), for which the log is L h L^T."""
         lower = cholesky(w)
-        u, s, _ = svd_graded(solve_lower(lower, cholesky(x)))
-        values, vectors = eigh(_whiten_by(lower, x - w))
-        near = np.sqrt(np.sum(np.square(values), axis=-1, keepdims=True)) < 0.5
-        logs = np.where(near, np.log1p(np.where(near, values, 0.0)), 2.0 * np.log(s))
-        return lower, logs, np.where(near[..., None], vectors, u)
+        h = function_of(whiten(lower, x - w), _log1p_of_comparable)
+        far = np.isnan(h[..., 0, 0])
+        if far.any():
+            lowers, ends = (np.broadcast_to(y, h.shape)[far] for y in (lower, x))
+            u, s, _ = svd_graded(solve_lower(lowers, cholesky(ends)))
+            h[far] = (u * (2.0 * np.log(s))[..., None, :]) @ transpose(u)
+        return lower, h
 
     def dist(self, w: Array, x: Array) -> Array:
-        return np.sqrt(np.sum(np.square(self._spectrum(w, x)[1]), axis=-1))
+        return frobenius(self._whitened_log(w, x)[1])
 
     def injectivity_radius(self, w: Array) -> Array:
         """Infinite: a Hadamard manifold."""
@@ -149,8 +162,7 @@ class SPDAffineInvariant(_SPD):
     @quiet
     def exp(self, w: Array, v: Array) -> Array:
         lower = cholesky(w)
-        values, vectors = eigh(_whiten_by(lower, v))
-        return _gram(lower @ (vectors * np.exp(0.5 * values)[..., None, :]))
+        return _gram(lower @ exp_symmetric(0.5 * whiten(lower, v)))
 
     @quiet
     def retract(self, w: Array, v: Array) -> Array:
@@ -161,16 +173,19 @@ class SPDAffineInvariant(_SPD):
         return 0.5 * (_gram(lower + transpose(solve_lower(lower, v))) + w)
 
     def _log(self, w: Array, x: Array) -> Array:
-        lower, logs, vectors = self._spectrum(w, x)
-        f = lower @ vectors
-        return sym((f * logs[..., None, :]) @ transpose(f))
+        lower, h = self._whitened_log(w, x)
+        return sym(lower @ h @ transpose(lower))
 
+    def log_coordinates(self, w: Array, x: Array) -> Array:
+        return self._coordinates_of(self._whitened_log(w, x)[1])
+
+    @quiet
     def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
         """E v E^T with E = (x w^-1)^½. With L L^T = w, K K^T = x and L^-1 K = U S V^T, E = K V U^T L^-1."""
         lower, end = cholesky(w), cholesky(x)
         u, _, vt = svd_graded(solve_lower(lower, end))
         f = end @ transpose(u @ vt)
-        return sym(f @ _whiten_by(lower, v) @ transpose(f))
+        return sym(f @ whiten(lower, v) @ transpose(f))
 
     def riemannian_gradient(self, w: Array, egrad: Array) -> Array:
         """w sym(egrad) w."""
@@ -195,11 +210,13 @@ class SPDLogEuclidean(_SPD):
     complete = True
     curvature_bounds = (0.0, 0.0)
 
+    @quiet
     def _whiten(self, w: Array, v: Array) -> Array:
         """The differential of log at w, P (f(log l_i, log l_j) ∘ P^T v P) P^T with divided differences f of log."""
         lower, p, logs, vt = _factors(w)
-        return self._log_difference(p, logs, vt, p, logs, vt, _whiten_by(lower, v))
+        return self._log_difference(p, logs, vt, p, logs, vt, whiten(lower, v))
 
+    @quiet
     def _colour(self, w: Array, h: Array) -> Array:
         """The differential of exp at log w; it is self-adjoint."""
         _, p, logs, _ = _factors(w)
@@ -216,6 +233,7 @@ class SPDLogEuclidean(_SPD):
         kernel = _decay(s[..., :, None] - t[..., None, :])
         return sym(p @ (kernel * (vt @ d @ transpose(ut))) @ transpose(q))
 
+    @quiet
     def _difference(self, w: Array, x: Array) -> Array:
         lower, p, s, vt = _factors(w)
         end, q, t, ut = _factors(x)
@@ -288,6 +306,7 @@ class SPDBuresWasserstein(_SPD):
         return 1.5 / eigenvalue_floor if self.m > 1 else 0.0
 
     @staticmethod
+    @quiet
     def _in_eigenbasis(w: Array, v: Array, power: float) -> Array:
         """P ((l_i + l_j)^power ∘ P^T v P) P^T for w = P diag(l) P^T."""
         _, p, logs, _ = _factors(w)
@@ -301,6 +320,7 @@ class SPDBuresWasserstein(_SPD):
     def _colour(self, w: Array, h: Array) -> Array:
         return self._in_eigenbasis(w, h, 0.5) * np.sqrt(2.0)
 
+    @quiet
     def _alignment(self, w: Array, x: Array) -> tuple[Array, Array]:
         """A with A A^T = w, and N - A for the N with N N^T = x that is nearest to A."""
         a, b = cholesky(w), cholesky(x)
@@ -320,6 +340,7 @@ class SPDBuresWasserstein(_SPD):
     def dist(self, w: Array, x: Array) -> Array:
         return self._log_and_dist(w, x)[1]
 
+    @quiet
     def injectivity_radius(self, w: Array) -> Array:
         """sqrt(l_min(w)), exact."""
         return np.exp(_factors(w)[2][..., -1])
@@ -341,13 +362,15 @@ class SPDBuresWasserstein(_SPD):
         return 2.0 * (product + transpose(product))
 
 
+def _log1p_of_comparable(values: Array) -> Array:
+    """log(1 + values) for ascending values [..., m]; NaN where 1 + values is less than 1e-4 for the first, if 1 is the
+    unit, or the last if that is larger: rounding has changed all of them by eps times this unit."""
+    comparable = np.maximum(1.0 + values[..., -1:], 1.0) <= 1e4 * (1.0 + values[..., :1])
+    return np.log1p(np.where(comparable, values, np.nan))
+
+
 def _gram(f: Array) -> Array:
     return f @ transpose(f)
-
-
-def _whiten_by(lower: Array, v: Array) -> Array:
-    """L^-1 v L^-T, symmetric."""
-    return sym(solve_lower(lower, transpose(solve_lower(lower, v))))
 
 
 def _factors(w: Array) -> tuple[Array, Array, Array, Array]:

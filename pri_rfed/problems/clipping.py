@@ -18,23 +18,30 @@ if TYPE_CHECKING:
 CHUNK_NUMBERS = 1 << 20
 """How many numbers of per-record gradients are held at a time: they stay in cache, whatever the batch size."""
 
+TINY = np.finfo(float).tiny
+
 
 def clip(manifold: Manifold, w: Array, v: Array, bound: float | None) -> Array:
     """min(1, bound/||v||_w) v, shape [..., *point_shape]; 0 where v holds NaN or infinity. Only that for bound None.
 
     (The formula printed in dp-rsvrg-fast-sampling.txt, section 5, has the quotient upside down.)
     """
-    axes = tuple(range(-len(manifold.point_shape), 0))
-    finite = np.isfinite(v).all(axis=axes, keepdims=True)
-    if not finite.all():
-        v = np.where(finite, v, 0.0)
+    v, factors = _with_factors(manifold, w, v, bound)
+    return v if factors is None else v * factors.reshape(factors.shape + (1,) * len(manifold.point_shape))
+
+
+def _with_factors(manifold: Manifold, w: Array, v: Array, bound: float | None) -> tuple[Array, Array | None]:
+    """v, with 0 for what holds NaN or infinity, and the numbers [...] that it is to be multiplied by (None: all 1)."""
+    if not np.isfinite(v).all():
+        axes = tuple(range(-len(manifold.point_shape), 0))
+        v = np.where(np.isfinite(v).all(axis=axes, keepdims=True), v, 0.0)
     if bound is None:
-        return v
+        return v, None
     with np.errstate(all="ignore"):
         norm = manifold.norm(w, v)
-    scale = np.minimum(1.0, bound / np.maximum(norm, np.finfo(float).tiny))
-    scale = np.where(np.isfinite(norm), scale, 0.0)
-    return v * scale.reshape(scale.shape + (1,) * len(manifold.point_shape))
+        factors = np.minimum(1.0, bound / np.maximum(norm, TINY))
+    # An infinite norm, of numbers whose squares are too large, has made the factor 0; NaN has not.
+    return v, np.where(np.isnan(factors), 0.0, factors)
 
 
 def clipped_mean(
@@ -42,11 +49,11 @@ def clipped_mean(
 ) -> Array:
     """`Problem.clipped_mean` by way of every record's gradient, a chunk of records at a time."""
     base = w[:, None]
-    return _mean(problem.manifold, base, z, lambda part: problem.gradient(base, part), bound, mask, size)
+    return mean_of_clipped(problem.manifold, base, z, lambda part: problem.gradient(base, part), bound, mask, size)
 
 
 @np.errstate(all="ignore")  # what is no number is looked for, and counts as 0
-def _mean(
+def mean_of_clipped(
     manifold: Manifold,
     base: Array,
     z: Array,
@@ -57,16 +64,17 @@ def _mean(
 ) -> Array:
     """(1/size) sum_j clip(vectors(z_j)), tangent at base [A, 1, *point_shape]; else as `Problem.clipped_mean`."""
     agents, records = z.shape[:2]
-    ones = (1,) * len(manifold.point_shape)
-    total = np.zeros((agents, *manifold.point_shape))
-    chunk = max(1, CHUNK_NUMBERS // max(1, agents * math.prod(manifold.point_shape)))
+    numbers = math.prod(manifold.point_shape)
+    total = np.zeros((agents, numbers))
+    chunk = max(1, CHUNK_NUMBERS // max(1, agents * numbers))
     for start in range(0, records, chunk):
         part = slice(start, start + chunk)
-        clipped = clip(manifold, base, vectors(z[:, part]), bound)
+        v, factors = _with_factors(manifold, base, vectors(z[:, part]), bound)
         if mask is not None:
-            clipped = clipped * mask[:, part].reshape(agents, -1, *ones)
-        total += clipped.sum(axis=1)
-    return total / np.asarray(size, dtype=float).reshape(agents, *ones)
+            factors = mask[:, part].astype(float) if factors is None else factors * mask[:, part]
+        rows = v.reshape(agents, -1, numbers)
+        total += rows.sum(axis=1) if factors is None else (factors[:, None, :] @ rows)[:, 0]
+    return (total / np.asarray(size, dtype=float)[:, None]).reshape(agents, *manifold.point_shape)
 
 
 @dataclass(frozen=True)
@@ -130,4 +138,4 @@ class ClippedDifference:
             carried = manifold.parallel_transport(there, here, problem.gradient(there, part))
             return problem.gradient(here, part) - carried
 
-        return _mean(manifold, here, z, differences, self.clip, mask, size)
+        return mean_of_clipped(manifold, here, z, differences, self.clip, mask, size)

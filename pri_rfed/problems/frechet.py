@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from pri_rfed.frechet import frechet_mean
 from pri_rfed.manifolds.base import Array, Manifold
+from pri_rfed.manifolds.euclidean import Euclidean
 from pri_rfed.problems.base import Problem
-from pri_rfed.problems.clipping import clip
+from pri_rfed.problems.clipping import clip, mean_of_clipped
 
 
 class FrechetMean(Problem):
@@ -41,6 +43,7 @@ class FrechetMean(Problem):
         if outside not in ("refuse", "move"):
             raise ValueError(f"{self.name}: outside = {outside!r} must be 'refuse' or 'move'")
         self.manifold = manifold
+        self._coordinate_space = Euclidean(manifold.dim)
         self.record_shape = manifold.point_shape
         self.center = None if center is None else np.asarray(center, dtype=float)
         self.radius = None if radius is None else float(radius)
@@ -65,8 +68,26 @@ class FrechetMean(Problem):
         gradient = -2.0 * self.manifold.log(w, z, strict=False)
         if self.gradient_difference_bound is None or self.center is None:
             return gradient
-        reference = np.nan_to_num(-2.0 * self.manifold.log(w, self.center, strict=False), posinf=0.0, neginf=0.0)
-        return reference + clip(self.manifold, w, gradient - reference, self.gradient_difference_bound / 2)
+        reference = -2.0 * self.manifold.log(w, self.center, strict=False)
+        return _kept_near(self.manifold, w, gradient, reference, self.gradient_difference_bound)
+
+    def clipped_mean(
+        self, w: Array, z: Array, clip: float | None, mask: NDArray[np.bool_] | None, size: Array
+    ) -> Array:
+        """In coordinates by an orthonormal basis of T_w: there the length of a vector costs next to nothing."""
+        if type(self).gradient is not FrechetMean.gradient:  # a problem derived from this one, with another gradient
+            return super().clipped_mean(w, z, clip, mask, size)
+        manifold, space = self.manifold, self._coordinate_space
+        base, origin = w[:, None], np.zeros(manifold.dim)
+
+        def gradients(part: Array) -> Array:
+            gradient = -2.0 * manifold.log_coordinates(base, part)
+            if self.gradient_difference_bound is None or self.center is None:
+                return gradient
+            reference = -2.0 * manifold.log_coordinates(base, self.center)
+            return _kept_near(space, origin, gradient, reference, self.gradient_difference_bound)
+
+        return manifold.from_coordinates(w, mean_of_clipped(space, origin, z, gradients, clip, mask, size))
 
     def check_records(self, z: Array) -> None:
         super().check_records(z)
@@ -108,3 +129,10 @@ class FrechetMean(Problem):
         """A Fréchet mean of the records to about 1e-12 in the norm of its gradient; None where the solver fails."""
         result = frechet_mean(self.manifold, z)
         return result.point if result.converged or result.step_norm < 1e-8 else None
+
+
+def _kept_near(manifold: Manifold, w: Array, gradient: Array, reference: Array, bound: float) -> Array:
+    """The gradient, moved towards a public one until their difference is no longer than bound/2; a public one that is
+    no number counts as 0."""
+    reference = np.nan_to_num(reference, posinf=0.0, neginf=0.0)
+    return reference + clip(manifold, w, gradient - reference, bound / 2)

@@ -19,6 +19,7 @@ from pri_rfed.training.local import (
     Fields,
     NoiseUnit,
     batch_size,
+    by_count,
     column,
     poisson_batches,
     standard_deviation,
@@ -99,10 +100,11 @@ class DPRSGD(RSGD):
     def _sigma(self, problem: Problem, records: Records) -> Array | None:
         if self.noise == 0:
             return None
-        sigmas = [
-            standard_deviation(self.noise, self.noise_unit, self._sensitivity(problem, int(n))) for n in records.counts
-        ]
-        return column(np.array(sigmas), problem.manifold)
+
+        def sigma(n: int) -> float:
+            return standard_deviation(self.noise, self.noise_unit, self._sensitivity(problem, n))
+
+        return column(by_count(records.counts, sigma), problem.manifold)
 
     def _batches(self, records: Records, streams: AgentStreams) -> Iterator[Batch]:
         if self.sampling == "without-replacement":

@@ -13,7 +13,7 @@ from pri_rfed.manifolds.base import Array
 from pri_rfed.privacy.events import Event, Gaussian, NonPrivate, SampledWithoutReplacement, compose, repeat
 from pri_rfed.problems.base import Problem
 from pri_rfed.problems.clipping import ClippedDifference, ClippedGradient
-from pri_rfed.training.local import Batch, Fields, NoiseUnit, batch_size, column, standard_deviation
+from pri_rfed.training.local import Batch, Fields, NoiseUnit, batch_size, by_count, column, standard_deviation
 from pri_rfed.training.svrg import RSVRG, Noise, reduced_apart, reduced_together
 
 Difference = Literal["apart", "together"]
@@ -99,7 +99,7 @@ class DPRSVRG(RSVRG):
     def _noise(self, problem: Problem, records: Records) -> Noise:
         if self.noise == 0:
             return Noise(None, None)
-        sigmas = np.array([self._sigmas(problem, int(n)) for n in records.counts])
+        sigmas = by_count(records.counts, lambda n: self._sigmas(problem, n))
         full, step = (column(s, problem.manifold) for s in sigmas.T)
         if self.full_gradient_noise == "once-an-epoch":
             return Noise(full, step)

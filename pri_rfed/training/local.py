@@ -63,6 +63,12 @@ def standard_deviation(noise: float, unit: NoiseUnit, sensitivity: float) -> flo
     return noise if unit == "absolute" else noise * sensitivity
 
 
+def by_count(counts: NDArray[np.int64], f: Callable[[int], float | tuple[float, ...]]) -> Array:
+    """f(n) for the number of records n of each agent, [A] or [A, k], worked out once for every different number."""
+    different, places = np.unique(counts, return_inverse=True)
+    return np.array([f(n) for n in different.tolist()])[places]
+
+
 def column(values: Array, manifold: Manifold) -> Array:
     """Numbers [A] shaped so that they multiply tangent vectors [A, *point_shape]."""
     return values.reshape(-1, *(1,) * len(manifold.point_shape))
