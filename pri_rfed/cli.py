@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pri_rfed.commands import audit, client, data, ledger, privacy, report, reproduce, run, server
+from pri_rfed.commands import audit, client, data, explore, ledger, privacy, report, reproduce, run, server
 
 app = typer.Typer(
     name="pri-rfed",
@@ -23,6 +23,7 @@ app.command("client")(client.client)
 app.add_typer(server.keys_app, name="keys")
 app.command("join", hidden=True)(client.join)
 app.command("health", hidden=True)(client.health)
+app.command("explore")(explore.explore)
 app.command("report")(report.report)
 app.command("reproduce")(reproduce.reproduce)
 app.command("audit")(audit.audit)

@@ -3,7 +3,7 @@
 //   { id, title, note, x, y, log, logx, rule, series: [{ name, x, y, kind, low, high, text }], heat: { x, y, z, label } }
 //
 // kind: line (default), step, points, bar. low, high: a band about a line. note: said beside the title. rule: a
-// horizontal line { at, name }. Colours are of the Okabe-Ito palette, lighter ones on a dark ground; dashes differ too.
+// horizontal line { at, name }. mark: a vertical one. empty: said while there is nothing to draw. Colours are of the Okabe-Ito palette, lighter ones on a dark ground; dashes differ too.
 "use strict";
 
 const Charts = (() => {
@@ -26,7 +26,8 @@ const Charts = (() => {
     value === null || value === undefined ? "–"
       : typeof value !== "number" ? String(value)
       : Number.isInteger(value) ? String(value)
-      : String(Number(value.toPrecision(4)));
+      : Math.abs(value) >= 1e-3 && Math.abs(value) < 1e7 ? String(Number(value.toPrecision(4)))
+      : Number(value.toPrecision(4)).toExponential();
 
   const element = (tag, properties = {}, ...children) => {
     const made = Object.assign(document.createElement(tag), properties);
@@ -93,13 +94,22 @@ const Charts = (() => {
     labelled(x, xs);
     if (whole && Math.max(...xs) - Math.min(...xs) < 7) x.dtick = 1;
     if (!log && !spec.heat && !spec.free) y.rangemode = "tozero";
-    const shapes = spec.rule === undefined || spec.rule === null ? [] : [{
-      type: "line", xref: "paper", x0: 0, x1: 1, y0: spec.rule.at, y1: spec.rule.at,
-      line: { color: colors.quiet, width: 1.5, dash: "dot" },
-      label: { text: escape_(spec.rule.name), textposition: "start", font: { size: 11, color: colors.quiet } },
-    }];
+    const straight = (said, place) => ({
+      type: "line", ...place, line: { color: colors.quiet, width: 1.5, dash: "dot" },
+      label: { text: escape_(said.name), textposition: place.yref ? "end" : "start", textangle: 0, xanchor: "left",
+        font: { size: 11, color: colors.quiet } },
+    });
+    const shapes = [];
+    if (spec.rule) shapes.push(straight(spec.rule, { xref: "paper", x0: 0, x1: 1, y0: spec.rule.at, y1: spec.rule.at }));
+    const nothing = spec.empty && !spec.series.some((series) => series.x.length);
+    if (spec.mark && !nothing) shapes.push(straight(spec.mark, { yref: "paper", y0: 0, y1: 1, x0: spec.mark.at, x1: spec.mark.at }));
+    const annotations = nothing ? [{
+      text: escape_(spec.empty), xref: "paper", yref: "paper", x: 0.5, y: 0.5, showarrow: false,
+      font: { color: colors.quiet, size: 13 },
+    }] : [];
+    if (nothing) for (const side of [x, y]) Object.assign(side, { showticklabels: false, range: [0, 1], ticks: "", showgrid: false });
     return {
-      xaxis: x, yaxis: y, shapes, margin: { l: 8, r: 12, t: 12, b: 8 }, hovermode: "closest", dragmode: "zoom",
+      xaxis: x, yaxis: y, shapes, annotations, margin: { l: 8, r: 12, t: 12, b: 8 }, hovermode: "closest", dragmode: "zoom",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", uirevision: "kept",
       font: { family: 'system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif', size: 12, color: colors.ink },
       hoverlabel: { bgcolor: colors.ground, bordercolor: colors.axis, font: { color: colors.ink } },

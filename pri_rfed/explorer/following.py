@@ -1,0 +1,144 @@
+"""A run while it goes on, from what it appends to its folder: any runtime leaves the same."""
+
+from __future__ import annotations
+
+import json
+import math
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from pri_rfed.experiment.folder import RunFolder
+from pri_rfed.experiment.spending import Spending
+
+SHOWN = ("round", "cost", "excess_risk", "gradient_norm", "distance")
+MOST_AT_ONCE = 2000
+"""Rounds in one answer; the page asks for the next ones at once."""
+QUIET_AFTER = 60.0
+"""Seconds without a new round, or thirty times what one takes, after which a run may have stopped."""
+
+
+class Follower:
+    """Reads a run's folder again and again, each line once. Threads may share it."""
+
+    def __init__(self, folder: RunFolder):
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._file: tuple[int, int] = (0, 0)
+        """Inode of rounds.jsonl, and how far it was read."""
+        self._rounds: list[dict[str, Any]] = []
+        self._draws: list[tuple[int, ...]] = []
+        self._seen: list[tuple[float, int]] = []
+        """When how many rounds were there, the first time and the last time that there were more."""
+        self._spending: Spending | None = None
+        self._before: list[tuple[int, float]] | None = None
+        self._after: dict[int, float] = {}
+
+    def since(self, after: int) -> dict[str, Any]:
+        """What happened after round `after`, and how the run stands. Figures that are diagnostics are not private."""
+        with self._lock:
+            self._read()
+            summary = self.folder.read("summary.json")
+            spending = self._plan()
+            new = [record for record in self._rounds if record["round"] > after][:MOST_AT_ONCE]
+            done = self._rounds[-1]["round"] if self._rounds else 0
+            rounds = spending.rounds if spending is not None else None
+            return {
+                "name": self.folder.path.name,
+                "state": self._state(summary is not None),
+                "done": done,
+                "rounds": rounds,
+                "left": None if rounds is None or summary is not None else self._seconds_left(rounds - done),
+                "new": new,
+                "delta": None if spending is None else spending.delta,
+                "private": None if spending is None else spending.is_private,
+                "agents": None if spending is None else len(spending.counts),
+                "sampled": None if spending is None else spending.sampled,
+                "epsilon": self._epsilon(spending, done),
+                "summary": summary,
+            }
+
+    def curve(self) -> list[tuple[int, float]]:
+        """(t, the global epsilon after t rounds), of the whole plan; empty without a plan, or a mechanism."""
+        with self._lock:
+            spending = self._plan()
+            return [] if spending is None or not spending.is_private else self._curve(spending)
+
+    def _plan(self) -> Spending | None:
+        if self._spending is None:
+            self._spending = Spending.of(self.folder)
+        return self._spending
+
+    def _curve(self, spending: Spending) -> list[tuple[int, float]]:
+        if self._before is None:
+            self._before = spending.before()
+        return self._before
+
+    def _epsilon(self, spending: Spending | None, done: int) -> dict[str, float] | None:
+        """Both figures so far: before the run, for so many rounds; and the largest ledger."""
+        if spending is None or not spending.is_private:
+            return None
+        if done == 0:
+            return {"global": 0.0, "ledger": 0.0}
+        before = next((epsilon for t, epsilon in self._curve(spending) if t >= done), math.nan)
+        if done not in self._after:
+            self._after[done] = spending.after(spending.participations([{"sampled": draw} for draw in self._draws]))
+        return {"global": before, "ledger": self._after[done]}
+
+    def _read(self) -> None:
+        path = self.folder.path / "rounds.jsonl"
+        try:
+            status = path.stat()
+        except FileNotFoundError:
+            return
+        inode, offset = self._file
+        if inode and (status.st_ino != inode or status.st_size < offset):
+            self._start_over()  # the run was resumed, which drops the rounds after its checkpoint
+            offset = 0
+        if status.st_size > offset:
+            with path.open("rb") as file:
+                file.seek(offset)
+                content = file.read()
+            content = content[: content.rfind(b"\n") + 1]  # the last line may still be on its way
+            offset += len(content)
+            for line in content.splitlines():
+                record = json.loads(line)
+                self._rounds.append({key: record[key] for key in SHOWN if key in record})
+                self._draws += [tuple(draw["sampled"]) for draw in (*record.get("repeated", ()), record)]
+        self._file = (status.st_ino, offset)
+        done = len(self._rounds)
+        if not self._seen:
+            self._seen = [(time.monotonic(), done)]
+        elif done > self._seen[-1][1]:
+            self._seen = [self._seen[0], (time.monotonic(), done)]
+
+    def _state(self, finished: bool) -> str:
+        if finished:
+            return "finished"
+        if not self._rounds:
+            return "starting"
+        quiet = time.time() - (self.folder.path / "rounds.jsonl").stat().st_mtime
+        return "quiet" if quiet > max(QUIET_AFTER, 30 * (self._pace() or 0.0)) else "going on"
+
+    def _pace(self) -> float | None:
+        """Seconds a round takes, as seen from here; before that is known, by the files' times."""
+        (then, before), (now, done) = self._seen[0], self._seen[-1]
+        if done > before:
+            return (now - then) / (done - before)
+        if not self._rounds:
+            return None
+        began = (self.folder.path / "plan.json").stat().st_mtime if self._spending is not None else math.nan
+        took = (self.folder.path / "rounds.jsonl").stat().st_mtime - began
+        return took / len(self._rounds) if took >= 0 else None
+
+    def _seconds_left(self, rounds: int) -> float | None:
+        pace = self._pace() if self._seen else None
+        return None if pace is None else pace * rounds
+
+
+def is_run(path: Path) -> bool:
+    return (path / "config.toml").is_file() and (path / "rounds.jsonl").is_file()
