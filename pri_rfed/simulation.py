@@ -117,6 +117,7 @@ def simulate(
     on_round: Callable[[State], None] | None = None,
     resume_from: State | None = None,
     runtime: Runtime | None = None,
+    evaluation: Evaluation | None = None,
 ) -> Result:
     """Run PriRFed: in each of `rounds` rounds `sampled` agents (default: all), drawn uniformly without replacement,
     train from the current point, and the server aggregates what they upload (default: the tangent mean).
@@ -129,7 +130,8 @@ def simulate(
     never. on_round: called after each round with a state that the run can be resumed from, even if the process is
     interrupted right then. resume_from: such a state; the result is the one that the run would have had unbroken, and
     the plan has to be the same, but that `rounds` may grow as long as nothing else depends on it.
-    runtime: carries out the rounds in place of this process, to the same result.
+    runtime: carries out the rounds in place of this process, to the same result. evaluation: of the same problem and
+    agents, where it was made before.
 
     Raises ValueError with everything that is wrong, before any work is done.
     """
@@ -189,7 +191,7 @@ def simulate(
         output=output,
         state=resume_from,
         plan=plan,
-        evaluate=_Evaluation(problem, agents) if evaluate_every else None,
+        evaluate=(evaluation or Evaluation(problem, agents)) if evaluate_every else None,
         evaluate_every=evaluate_every,
     )
     on_round = (lambda state: None) if on_round is None else on_round
@@ -320,8 +322,8 @@ def _misfits(
     return wrong
 
 
-class _Evaluation:
-    """Diagnostics on the records of all agents. Not private."""
+class Evaluation:
+    """Diagnostics on the records of all agents, as the problem uses them (`Problem.prepare_records`). Not private."""
 
     def __init__(self, problem: Problem, agents: AgentData):
         self._problem = problem
