@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from pri_rfed.frechet import frechet_mean
 from pri_rfed.manifolds.base import Array, Manifold
+from pri_rfed.manifolds.euclidean import Euclidean
 from pri_rfed.privacy.events import Event, Gaussian, SampledWithoutReplacement, Unit
 from pri_rfed.problems.clipping import clip
 
@@ -88,6 +89,8 @@ class Aggregation(ABC):
 
     name: ClassVar[str]
     """Its key in `AGGREGATIONS` and in configurations."""
+    takes_ambient: ClassVar[bool] = False
+    """Whether uploads may lie around the manifold."""
 
     def aggregate(
         self,
@@ -103,7 +106,7 @@ class Aggregation(ABC):
         Uploads that cannot be used are refused, and the round goes on without them; if all are, the point stays.
         rng is drawn from only by what adds noise.
         """
-        accepted = screen(manifold, base, agents, uploads)
+        accepted = screen(Euclidean(*manifold.point_shape) if self.takes_ambient else manifold, base, agents, uploads)
         held = np.asarray(counts, dtype=float)[accepted.at]
         point, info = self._combine(manifold, base, accepted, held, len(agents), rng)
         return Aggregate(point, accepted.refused, info)
@@ -191,6 +194,25 @@ class FrechetMeanAggregation(_WeightedMean):
 
 
 @dataclass(frozen=True)
+class ProjectedMean(_WeightedMean):
+    """The projection of sum_i p_i w_i onto the manifold: averaging that ignores the manifold, as a comparison. Uploads
+    may be any finite arrays.
+
+    weights: "records" for p_i in proportion to the numbers of records, or "equal". info: "projected" is False where
+    there is nothing to project to (a mean of 0 on the sphere); the point then stays.
+    """
+
+    name = "projected-mean"
+    takes_ambient = True
+
+    def _mean(self, manifold: Manifold, base: Array, accepted: _Accepted, p: Array) -> tuple[Array, dict[str, Any]]:
+        with np.errstate(all="ignore"):
+            point = manifold.project_point(np.tensordot(p, accepted.points, axes=1))
+        projected = manifold.check_point(point)
+        return (point if projected else base), {"projected": projected}
+
+
+@dataclass(frozen=True)
 class AgentLevelMean(Aggregation):
     """Differential privacy for whole agents, by a server that is trusted with the uploads:
     Exp_{w_t}( (1/s) sum_i clip_C(Log_{w_t}(w_i)) + xi ) with a tangent Gaussian xi ~ N_{w_t}(0, sigma^2).
@@ -232,5 +254,6 @@ class AgentLevelMean(Aggregation):
 
 
 AGGREGATIONS: dict[str, type[Aggregation]] = {
-    aggregation.name: aggregation for aggregation in (TangentMean, FrechetMeanAggregation, AgentLevelMean)
+    aggregation.name: aggregation
+    for aggregation in (TangentMean, FrechetMeanAggregation, ProjectedMean, AgentLevelMean)
 }

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from pri_rfed.aggregation import Aggregation, TangentMean
+from pri_rfed.aggregation import Aggregation, ProjectedMean, TangentMean
 from pri_rfed.coordinator import Coordinator, RoundRecord, State
 from pri_rfed.data.agents import AgentArrays, AgentData, Records
 from pri_rfed.manifolds.base import Array
@@ -151,6 +151,11 @@ def simulate(
         wrong.append(
             f"aggregation {aggregation.name} bounds what an agent changes by its own upload; with trainer "
             f"{trainer.name} an agent's data enters the uploads of all others"
+        )
+    if trainer.leaves_manifold and not aggregation.takes_ambient:
+        wrong.append(
+            f"aggregation {aggregation.name} takes points of the manifold only; trainer {trainer.name} uploads others, "
+            f"which {ProjectedMean.name} takes"
         )
     for n in np.unique(counts).tolist():
         if lines := trainer.check(problem, n):

@@ -216,7 +216,10 @@ def test_ambient_gradients_are_derivatives_of_the_loss(problem: Problem) -> None
     check_gradient(problem, problem.manifold.random_point(rng), z, rng)
 
 
-@pytest.mark.parametrize("problem", [PrincipalEigenvector(9), PrincipalSubspace(9, 3, "stiefel"), MatrixCompletion(9, 2)])
+WITHIN: list[Problem] = [PrincipalEigenvector(9), PrincipalSubspace(9, 3, "stiefel"), MatrixCompletion(9, 2)]
+
+
+@pytest.mark.parametrize("problem", WITHIN, ids=lambda p: p.name)
 def test_on_the_manifold_the_loss_is_the_same_and_the_gradient_its_projection(problem: Problem) -> None:
     rng = np.random.default_rng(9)
     w, z = problem.manifold.random_point(rng), columns(rng, (7,))

@@ -22,6 +22,8 @@ class Trainer(ABC):
     """Its key in `TRAINERS` and in configurations."""
     exchanges_gradients: ClassVar[bool] = False
     """Whether the agents of a round must see each other's gradients: possible in a simulation only."""
+    leaves_manifold: ClassVar[bool] = False
+    """Whether uploads are arrays around the manifold instead of points on it; not every aggregation takes those."""
 
     @abstractmethod
     def check(self, problem: Problem, records: int) -> list[str]:
