@@ -30,6 +30,10 @@ PROJECT = metadata.version("pri-rfed")
 RECORD = "pri-rfed"
 """Name of the one record that a message consists of."""
 
+DECLINED = 1001
+"""Code of the error by which a client answers what it does not read as a plan: nothing was trained. Versions of the
+project share it, as they share the entries `protocol` and `project` of a header."""
+
 LONGEST_HEADER = 1 << 20
 LONGEST_REASON = 300
 _DTYPE = "<f8"
@@ -150,6 +154,37 @@ class Answer:
         return cls(
             plan.digest, dict(zip(names, points, strict=True)), {name: clean(why) for name, why in refused.items()}
         )
+
+
+def exchange_sizes(
+    run: str,
+    problem: Mapping[str, Any],
+    trainer: Mapping[str, Any],
+    shape: tuple[int, ...],
+    asked: Iterable[tuple[int, str, int]],
+) -> tuple[int, int]:
+    """(bytes down, bytes up) of the plans by which agents are asked to train, and of their answers, as packed.
+
+    asked: (round, name, records) for every agent in every round, each with a client of its own, all of whom answer with
+    a point of that shape. What Flower, gRPC and TLS add to a message is not counted.
+    """
+    known: dict[tuple[int, int, int], tuple[int, int]] = {}
+    point = np.zeros(shape)
+    down = up = 0
+    for round, name, records in asked:
+        # Nothing but the lengths of these three differs from one message to another.
+        lengths = len(str(round)), len(json.dumps(name)), len(str(records))
+        if lengths not in known:
+            plan = Plan(run, round, 0, problem, trainer, point, {name: records})
+            known[lengths] = _size(plan.pack()), _size(Answer(plan.digest, {name: point}).pack())
+        down += known[lengths][0]
+        up += known[lengths][1]
+    return down, up
+
+
+def _size(packed: Packed) -> int:
+    """Bytes of a packed message."""
+    return sum(len(part.encode() if isinstance(part, str) else part) for part in packed.values())
 
 
 def clean(text: object) -> str:

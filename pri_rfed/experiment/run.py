@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +15,13 @@ from pri_rfed.data.agents import AgentArrays
 from pri_rfed.experiment.config import Experiment
 from pri_rfed.experiment.folder import RunFolder, to_json, versions
 from pri_rfed.experiment.plots import plot_run
-from pri_rfed.manifolds.base import Array
 from pri_rfed.privacy.accountants import best_epsilon
 from pri_rfed.privacy.dominance import hardest
 from pri_rfed.privacy.events import FORMAT_VERSION, Event, repeat
-from pri_rfed.privacy.report import by_accountant, epsilon_by_round, finite_or_none, global_event
-from pri_rfed.problems import Problem
-from pri_rfed.simulation import Result, Runtime, State, simulate
+from pri_rfed.privacy.report import RunPrivacy, by_accountant, epsilon_by_round, finite_or_none, global_event
+from pri_rfed.simulation import Evaluation, Result, Runtime, State, simulate
+from pri_rfed.training.steps import StepSize
+from pri_rfed.wire import exchange_sizes
 
 SECONDS_BETWEEN_CHECKPOINTS = 1.0
 POINTS_OF_A_CURVE = 25
@@ -106,27 +106,48 @@ def _go(
         report(Progress(now.round, rounds, record.get("cost"), epsilon))
 
     try:
-        result = simulate(
-            experiment.problem,
-            experiment.agents,
-            experiment.trainer,
-            rounds=rounds,
-            sampled=experiment.sampled,
-            aggregation=experiment.aggregation,
-            delta=experiment.privacy.delta,
-            seed=experiment.run.seed,
-            output=experiment.run.output,
-            evaluate_every=experiment.run.evaluate_every if isinstance(experiment.agents, AgentArrays) else 0,
-            on_round=on_round,
-            resume_from=state,
-            runtime=runtime.carry_out,
-        )
-        return _finish(experiment, folder, result, spent, runtime.name)
+        evaluation = evaluation_of(experiment)
+        result = carry_out(experiment, evaluation, on_round=on_round, resume_from=state, runtime=runtime.carry_out)
+        return _finish(experiment, folder, result, evaluation, spent, runtime.name)
     except (KeyboardInterrupt, RunStopped) as stop:
         if latest is not None:
             latest.save(folder.checkpoint)
         reason = str(stop) if isinstance(stop, RunStopped) else None
         raise Interrupted(folder, 0 if latest is None else latest.round, reason) from None
+
+
+def evaluation_of(experiment: Experiment) -> Evaluation | None:
+    """What computes the run's diagnostics; None where there are none."""
+    if not isinstance(experiment.agents, AgentArrays) or not experiment.run.evaluate_every:
+        return None
+    return Evaluation(experiment.problem, experiment.agents)
+
+
+def carry_out(
+    experiment: Experiment,
+    evaluation: Evaluation | None,
+    *,
+    on_round: Callable[[State], None] | None = None,
+    resume_from: State | None = None,
+    runtime: Runtime | None = None,
+) -> Result:
+    """The experiment's rounds, as `simulate` does them."""
+    return simulate(
+        experiment.problem,
+        experiment.agents,
+        experiment.trainer,
+        rounds=experiment.run.rounds,
+        sampled=experiment.sampled,
+        aggregation=experiment.aggregation,
+        delta=experiment.privacy.delta,
+        seed=experiment.run.seed,
+        output=experiment.run.output,
+        evaluate_every=0 if evaluation is None else experiment.run.evaluate_every,
+        on_round=on_round,
+        resume_from=resume_from,
+        runtime=runtime,
+        evaluation=evaluation,
+    )
 
 
 def _plan(experiment: Experiment) -> dict[str, Any]:
@@ -146,12 +167,28 @@ def _plan(experiment: Experiment) -> dict[str, Any]:
 # Afterwards ---------------------------------------------------------------------------------------------------------
 
 
-def _finish(experiment: Experiment, folder: RunFolder, result: Result, spent: Curve, runtime: str) -> dict[str, Any]:
+def _finish(
+    experiment: Experiment,
+    folder: RunFolder,
+    result: Result,
+    evaluation: Evaluation | None,
+    spent: Curve,
+    runtime: str,
+) -> dict[str, Any]:
     """Write what a finished run has to show; the summary last, for it says that the run is finished."""
     folder.write_point(result.point)
     privacy = _privacy(experiment, result, spent)
     folder.write("privacy.json", to_json(privacy))
-    summary = _summary(experiment, folder, result, privacy, runtime)
+    summary = {
+        "run_dir": str(folder.path),
+        "name": experiment.run.name,
+        "runtime": runtime,
+        "data": experiment.description,
+        "problem": experiment.problem.name,
+        "trainer": experiment.trainer.name,
+        "seed": experiment.run.seed,
+        **figures(experiment, result, evaluation, epsilons(result.privacy, privacy["accountants"])),
+    }
     title = f"{experiment.run.name}: {experiment.problem.name}, {experiment.trainer.name}"
     plot_run(folder.path, title, folder.rounds(), privacy["by_round"])
     folder.write("summary.json", to_json(summary))
@@ -205,12 +242,7 @@ def _privacy(experiment: Experiment, result: Result, spent: Curve) -> dict[str, 
     privacy = result.privacy
     delta = experiment.privacy.delta
     out = privacy.to_dict()
-    worst = max(privacy.groups, key=lambda group: group.epsilon_global)
-    claims = by_accountant(global_event(worst.group.local, privacy.rounds), delta)
-    out["accountants"] = {
-        name: {key: finite_or_none(value) if isinstance(value, float) else value for key, value in claim.items()}
-        for name, claim in claims.items()
-    }
+    out["accountants"] = claims(privacy)
     event = result.agent_level_event
     if event is not None:
         epsilon = finite_or_none(best_epsilon(event, delta).epsilon)
@@ -224,46 +256,83 @@ def _privacy(experiment: Experiment, result: Result, spent: Curve) -> dict[str, 
     return out
 
 
-def mean_loss(problem: Problem, agents: AgentArrays, point: Array) -> float:
-    """F(w), agent by agent. Not private."""
-    return float(sum(problem.loss(point, agents[i]).sum() for i in range(len(agents))) / agents.counts.sum())
-
-
-def _summary(
-    experiment: Experiment, folder: RunFolder, result: Result, privacy: dict[str, Any], runtime: str
-) -> dict[str, Any]:
-    last = result.history[-1]
-    cost, risk = last.get("cost"), last.get("excess_risk")
-    if experiment.run.output == "uniform" and cost is not None and isinstance(experiment.agents, AgentArrays):
-        # The diagnostics are of the last point; the output is an earlier one.
-        least = None if risk is None else cost - risk
-        cost = mean_loss(experiment.problem, experiment.agents, result.point)
-        risk = None if least is None else cost - least
+def claims(privacy: RunPrivacy) -> dict[str, dict[str, Any]]:
+    """What every accountant makes of the run, before it, for the agents for whom it is hardest."""
+    worst = max(privacy.groups, key=lambda group: group.epsilon_global)
+    said = by_accountant(global_event(worst.group.local, privacy.rounds), privacy.delta)
     return {
-        "run_dir": str(folder.path),
-        "name": experiment.run.name,
-        "runtime": runtime,
-        "data": experiment.description,
-        "problem": experiment.problem.name,
-        "trainer": experiment.trainer.name,
-        "agents": len(experiment.agents),
-        "records": int(experiment.agents.counts.sum()),
-        "sampled": experiment.sampled,
-        "rounds": result.rounds,
-        "seed": experiment.run.seed,
-        "seconds": sum(record["seconds"] for record in result.history),
-        "cost": None if cost is None else finite_or_none(cost),
-        "excess_risk": None if risk is None else finite_or_none(risk),
-        "refused": sum(len(record["refused"]) for record in result.history),
-        "private": privacy["private"],
-        "unit": privacy["unit"],
-        "delta": privacy["delta"],
-        "epsilon_target": experiment.privacy.epsilon,
-        "epsilon_global": privacy["epsilon_global"],
-        "epsilon_ledger_max": privacy["epsilon_ledger_max"],
-        "noise": getattr(result.trainer, "noise", None),
-        "noise_unit": getattr(result.trainer, "noise_unit", None),
+        name: {key: finite_or_none(value) if isinstance(value, float) else value for key, value in claim.items()}
+        for name, claim in said.items()
     }
+
+
+def epsilons(privacy: RunPrivacy, accountants: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """The figures of a run's privacy: both guarantees, and what Theorem 4.2 claims, which is none."""
+    return {
+        "private": privacy.is_private,
+        "unit": privacy.unit and str(privacy.unit),
+        "epsilon_global": finite_or_none(privacy.epsilon_global),
+        "epsilon_ledger_max": finite_or_none(privacy.epsilon_ledger_max),
+        "epsilon_theorem_4_2": accountants["theorem-4.2"].get("epsilon"),
+    }
+
+
+def figures(
+    experiment: Experiment, result: Result, evaluation: Evaluation | None, epsilons: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What a run was and what came of it, in numbers; the diagnostics are of the output."""
+    trainer, records = result.trainer, int(result.counts.min())
+    diagnostics: Mapping[str, Any] = result.history[-1]  # of the last point
+    if experiment.run.output == "uniform" and evaluation is not None:
+        diagnostics = evaluation(result.point)
+    batch, step_size = getattr(trainer, "batch", None), getattr(trainer, "step_size", None)
+    down, up = _traffic(experiment, result)
+    return {
+        "agents": len(experiment.agents),
+        "sampled": experiment.sampled,
+        "rate": experiment.sampled / len(experiment.agents),
+        "rounds": result.rounds,
+        "records": int(result.counts.sum()),
+        "records_per_agent": records,
+        "batch": records if batch == "full" else batch,
+        "steps": getattr(trainer, "steps", None),
+        "noise": getattr(trainer, "noise", None),
+        "noise_unit": getattr(trainer, "noise_unit", None),
+        "step_size": None if step_size is None else StepSize.of(step_size).initial,
+        "delta": result.delta,
+        "epsilon_target": experiment.privacy.epsilon,
+        **epsilons,
+        **{key: _number(diagnostics.get(key)) for key in ("cost", "excess_risk", "gradient_norm", "distance")},
+        "gradient_calls": sum(
+            times * trainer.gradient_calls(n)
+            for times, n in zip(result.participations.tolist(), result.counts.tolist(), strict=True)
+        ),
+        "bytes_up": up,
+        "bytes_down": down,
+        "refused": sum(len(record["refused"]) for record in result.history),
+        "seconds": sum(record["seconds"] for record in result.history),
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None else finite_or_none(value)
+
+
+def _traffic(experiment: Experiment, result: Result) -> tuple[int, int]:
+    """(bytes down, bytes up) that the run takes, or would take, with a client for each agent."""
+    names, counts = experiment.agents.names, result.counts.tolist()
+    return exchange_sizes(
+        experiment.run.name,
+        experiment.resolved["problem"],
+        experiment.resolved["trainer"],
+        experiment.problem.manifold.point_shape,
+        (
+            (record["round"] - 1, names[agent], counts[agent])
+            for record in result.history
+            for draw in (*record.get("repeated", ()), record)
+            for agent in draw["sampled"]
+        ),
+    )
 
 
 def in_words(summary: dict[str, Any], privacy: dict[str, Any]) -> str:
