@@ -6,6 +6,7 @@ A new one is a class in one of the files here, a line below, and a file configs/
 from pri_rfed.reproductions.base import Reproduction
 from pri_rfed.reproductions.over_manifolds import OverManifoldsSPD, OverManifoldsSphere
 from pri_rfed.reproductions.sampling import SamplingAlpha, SamplingOverhead, SamplingTime
+from pri_rfed.reproductions.spd import OptimizationSPDMean, PriRFedSPDImages, PriRFedSPDSynthetic
 from pri_rfed.reproductions.theorem import PriRFedTable
 
 EXPERIMENTS: dict[str, type[Reproduction]] = {
@@ -15,6 +16,9 @@ EXPERIMENTS: dict[str, type[Reproduction]] = {
         SamplingTime,
         SamplingOverhead,
         SamplingAlpha,
+        PriRFedSPDSynthetic,
+        PriRFedSPDImages,
+        OptimizationSPDMean,
         OverManifoldsSPD,
         OverManifoldsSphere,
     )
