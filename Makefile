@@ -14,7 +14,7 @@ quick: .venv/ready-test
 	$(BIN)/python -m pytest -n auto -m "not slow"
 
 bench: .venv/ready-test
-	$(BIN)/python -m benchmarks.flower_overhead
+	$(BIN)/python -m benchmarks
 
 setup: .venv/ready-test
 

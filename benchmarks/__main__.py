@@ -28,7 +28,7 @@ from typing import Any
 
 from benchmarks import rows as groups
 from benchmarks.peers import PeerUnavailable
-from benchmarks.table import Row, page, read, surroundings, write
+from benchmarks.table import Row, amount, page, read, surroundings, write
 
 HERE = Path(__file__).parent
 RESULTS, DOCS = HERE / "results", HERE.parent / "docs"
@@ -48,6 +48,7 @@ def load(name: str) -> ModuleType:
 def measure(name: str, quick: bool, figures: Path | None) -> dict[str, Any]:
     """One group: its module's `rows(quick)`, and `figures(rows, folder)` where it has that."""
     module = load(name)
+    title, _, about = (module.__doc__ or "").partition("\n")
     began, date = time.perf_counter(), datetime.date.today().isoformat()
     measured: list[Row] = []
     versions: dict[str, str] = {}
@@ -55,14 +56,15 @@ def measure(name: str, quick: bool, figures: Path | None) -> dict[str, Any]:
         for row in module.rows(quick):
             measured.append(row)
             ratio = "" if row.ratio is None else f", {row.ratio:.3g} x {row.against}"
-            shown = "not measured" if row.value is None else f"{row.value:.3g} {row.unit}"
+            shown = "not measured" if row.value is None else amount(row.value, row.unit)
             print(f"  {row.name}: {shown}{ratio}{'' if row.met is not False else '  (missed)'}", file=sys.stderr)
     except PeerUnavailable as error:
         measured.append(Row(name, None, note=f"Left out: {error}"))
     around = surroundings()
     around["versions"] |= getattr(module, "versions", dict)() | versions
     return {
-        "title": module.__doc__.partition("\n")[0].rstrip("."),
+        "title": title.rstrip("."),
+        "about": " ".join(about.split()),
         "date": date,
         **around,
         "load": os.getloadavg()[0],

@@ -110,7 +110,7 @@ def page(groups: Mapping[str, Mapping[str, Any]]) -> str:
     """All groups, a table each, in Markdown."""
     lines: list[str] = []
     for group in groups.values():
-        lines += [f"### {group['title']}", "", _measured(group), ""]
+        lines += [f"## {group['title']}", "", *([group["about"], ""] if group["about"] else []), _measured(group), ""]
         lines += ["| what | PriRFed | against | its figure | ratio | wanted | |", "|---|---|---|---|---|---|---|"]
         lines += [_line(row) for row in group["rows"]]
         notes = dict.fromkeys(row["note"] for row in group["rows"] if row["note"])
@@ -161,4 +161,4 @@ def amount(value: float | None, unit: str) -> str:
         for size, name in ((2.0**30, "GiB"), (2.0**20, "MiB"), (2.0**10, "KiB")):
             if value >= size:
                 return f"{value / size:.3g} {name}"
-    return f"{value:.3g} {unit}".rstrip()
+    return f"exponent {value:.2f}" if unit == "exponent" else f"{value:.3g} {unit}".rstrip()
