@@ -7,9 +7,10 @@ PRIRFED_DATA names, then in the cache that `pri-rfed data get` fills. Nothing is
 from __future__ import annotations
 
 import gzip
+import hashlib
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -22,13 +23,15 @@ class PublicFile:
     """One file: `path` inside the data folder, its addresses in the order they are tried, its SHA-256.
 
     md5: stands in for the SHA-256 ("" then) where its publisher tells no other. It finds errors of transmission; made
-    by somebody with intent, a file can have any MD5.
+    by somebody with intent, a file can have any MD5. derive: makes the file of what is installed on this machine, for
+    one without an address; raises DataNotFound, saying what to install.
     """
 
     path: str
     urls: tuple[str, ...]
     sha256: str = ""
     md5: str = ""
+    derive: Callable[[], bytes] | None = None
 
     @property
     def known_hash(self) -> str:
@@ -48,6 +51,16 @@ class PublicDataSet:
 def _mnist(name: str, sha256: str) -> PublicFile:
     mirrors = ("https://ossci-datasets.s3.amazonaws.com/mnist/", "https://storage.googleapis.com/cvdf-datasets/mnist/")
     return PublicFile(f"mnist/{name}.gz", tuple(f"{mirror}{name}.gz" for mirror in mirrors), sha256)
+
+
+def _mammals() -> bytes:
+    from pri_rfed.data.wordnet import DICTIONARY, closure_of
+
+    if not DICTIONARY.is_file():
+        raise DataNotFound(
+            f"{DICTIONARY} is not there; it comes with WordNet 3.0 (on Debian and Ubuntu: apt install wordnet-base)"
+        )
+    return closure_of(DICTIONARY).to_tsv()
 
 
 _DP_RIEMOPT = "https://raw.githubusercontent.com/andyjm3/DP-RiemOpt/main/data"
@@ -115,6 +128,18 @@ PUBLIC_DATA: dict[str, PublicDataSet] = {
                 "pathmnist/pathmnist.npz",
                 ("https://zenodo.org/record/6496656/files/pathmnist.npz?download=1",),
                 md5="a8b06965200029087d5bd730944a56c1",
+            ),
+        ),
+    ),
+    "wordnet": PublicDataSet(
+        "the mammals of WordNet 3.0, 6540 pairs of 1180 words; made of the installed dictionary (wordnet-base)",
+        "WordNet licence",
+        (
+            PublicFile(
+                "wordnet/mammal_closure.tsv",
+                (),
+                "454c0d0448d50e0dd193418d983833b72bf0e11e8888250087c7451d7ee94eab",
+                derive=_mammals,
             ),
         ),
     ),
@@ -193,6 +218,8 @@ def _fetch_file(file: PublicFile, folder: Path) -> Path:
     import requests
 
     target = folder / file.path
+    if file.derive is not None:
+        return _derive_file(file, target)
     failures = []
     for url in file.urls:
         try:
@@ -214,3 +241,16 @@ def _fetch_file(file: PublicFile, folder: Path) -> Path:
         f"{file.path} could not be downloaded; fetch it by other means and put it at {target}. "
         f"Tried: {'; '.join(failures)}"
     )
+
+
+def _derive_file(file: PublicFile, target: Path) -> Path:
+    if file.derive is not None and not target.is_file():
+        content = file.derive()
+        if hashlib.sha256(content).hexdigest() != file.sha256:
+            raise ValueError(
+                f"{file.path}: what was made of the installed files has a wrong checksum and was not kept; they are "
+                "of another version"
+            )
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(content)
+    return target

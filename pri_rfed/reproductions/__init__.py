@@ -4,6 +4,7 @@ A new one is a class in one of the files here, a line below, and a file configs/
 """
 
 from pri_rfed.reproductions.base import Reproduction
+from pri_rfed.reproductions.hyperbolic import SamplingPoincare
 from pri_rfed.reproductions.over_manifolds import OverManifoldsSPD, OverManifoldsSphere
 from pri_rfed.reproductions.sampling import SamplingAlpha, SamplingOverhead, SamplingTime
 from pri_rfed.reproductions.spd import OptimizationSPDMean, PriRFedSPDImages, PriRFedSPDSynthetic
@@ -16,6 +17,7 @@ EXPERIMENTS: dict[str, type[Reproduction]] = {
         SamplingTime,
         SamplingOverhead,
         SamplingAlpha,
+        SamplingPoincare,
         PriRFedSPDSynthetic,
         PriRFedSPDImages,
         OptimizationSPDMean,
