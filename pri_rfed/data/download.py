@@ -24,7 +24,8 @@ class PublicFile:
 
     md5: stands in for the SHA-256 ("" then) where its publisher tells no other. It finds errors of transmission; made
     by somebody with intent, a file can have any MD5. derive: makes the file of what is installed on this machine, for
-    one without an address; raises DataNotFound, saying what to install.
+    one without an address; raises DataNotFound, saying what to install. others: paths under which the same data are
+    taken in other forms, if somebody puts them there.
     """
 
     path: str
@@ -32,6 +33,7 @@ class PublicFile:
     sha256: str = ""
     md5: str = ""
     derive: Callable[[], bytes] | None = None
+    others: tuple[str, ...] = ()
 
     @property
     def known_hash(self) -> str:
@@ -95,6 +97,7 @@ PUBLIC_DATA: dict[str, PublicDataSet] = {
                 "libsvm/satimage.mat",
                 (f"{_DP_RIEMOPT}/data_satimage.mat",),
                 "bd9ed6714e24d9d6f2db3a9b176cd35504b88637c727995ee1e76d38149bb775",
+                others=("libsvm/satimage", "libsvm/satimage.scale"),
             ),
         ),
     ),
@@ -106,6 +109,7 @@ PUBLIC_DATA: dict[str, PublicDataSet] = {
                 "libsvm/ijcnn1.mat",
                 (f"{_DP_RIEMOPT}/data_ijcnn.mat",),
                 "1631eb13aeecbbcdfae84e98513e88187043c9049270da85315d148f480007aa",
+                others=("libsvm/ijcnn1",),
             ),
         ),
     ),
@@ -176,9 +180,10 @@ class DataFolders:
             yield folder / plain
             yield folder / f"{plain}.gz"
 
-    def find(self, name: str, path: str) -> Path:
-        """The file `path` of the public data set `name`. Raises DataNotFound, saying where it was looked for."""
-        for candidate in self.candidates(path):
+    def find(self, name: str, path: str, others: tuple[str, ...] = ()) -> Path:
+        """The file `path` of the public data set `name`, or the first of `others` that there is. Raises DataNotFound,
+        saying where it was looked for."""
+        for candidate in (candidate for each in (path, *others) for candidate in self.candidates(each)):
             if candidate.is_file():
                 return candidate
         where = ", ".join(map(str, self.folders))
@@ -190,7 +195,10 @@ class DataFolders:
     def has(self, name: str, catalogue: dict[str, PublicDataSet] | None = None) -> bool:
         """Whether all files of a public data set are at hand."""
         files = (catalogue or PUBLIC_DATA)[name].files
-        return all(any(c.is_file() for c in self.candidates(file.path)) for file in files)
+        return all(
+            any(candidate.is_file() for path in (file.path, *file.others) for candidate in self.candidates(path))
+            for file in files
+        )
 
 
 def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:

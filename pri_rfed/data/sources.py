@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pri_rfed.data.base import Array, DataSet, Source, at_least
-from pri_rfed.data.download import DataFolders, open_binary
+from pri_rfed.data.download import PUBLIC_DATA, DataFolders, open_binary
 from pri_rfed.data.images import Histology, PathMNIST
+from pri_rfed.data.ratings import MovieLens, SyntheticRatings
 from pri_rfed.manifolds.naming import make_manifold, origin
 
 
@@ -110,24 +111,46 @@ class MNIST(Source):
 
 @dataclass(frozen=True, kw_only=True)
 class _Libsvm(Source):
-    """A table of the LIBSVM collection as a MATLAB file; each record is scaled to norm 1."""
+    """A table of the LIBSVM collection, as a MATLAB file or in the collection's own text form (lines `label
+    index:value ...`); each record is scaled to norm 1."""
 
     variable: ClassVar[str]
 
     def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
+        (file,) = PUBLIC_DATA[self.name].files
+        path = folders.find(self.name, file.path, file.others)
+        table, labels = self._read_mat(path) if path.suffix == ".mat" else read_libsvm(path)
+        records = unit_rows(table)
+        description = f"{self.name}: {len(records)} records of {records.shape[1]} features, norm 1"
+        return DataSet(records, description, labels=labels)
+
+    def _read_mat(self, path: Path) -> tuple[Array, None]:
         from scipy.io import loadmat
 
-        path = folders.find(self.name, f"libsvm/{self.name}.mat")
         table = loadmat(path).get(self.variable)
         if table is None:
             raise ValueError(f"{path} holds no variable {self.variable}")
-        records = unit_rows(np.asarray(table, dtype=float))
-        return DataSet(records, f"{self.name}: {len(records)} records of {records.shape[1]} features, norm 1")
+        return np.asarray(table, dtype=float), None
+
+
+def read_libsvm(path: Path) -> tuple[Array, Array]:
+    """The records [n, features] and labels [n] of a text file in LIBSVM's form, compressed or not; indices begin at 1,
+    and what is left out is 0. Raises ValueError if it is none."""
+    from sklearn.datasets import load_svmlight_file
+
+    try:
+        with open_binary(path) as file:
+            records, labels = load_svmlight_file(file, zero_based=False)
+    except (ValueError, gzip.BadGzipFile) as error:
+        raise ValueError(f"{path} is no file of lines `label index:value ...`: {error}") from error
+    if not records.nnz:
+        raise ValueError(f"{path} is no file of lines `label index:value ...`: it holds no value")
+    return records.toarray(), labels
 
 
 @final
 class Satimage(_Libsvm):
-    """The published copy of satimage, 6430 vectors [36], each scaled to norm 1."""
+    """satimage; the published copy, which is downloaded, has 6430 vectors [36], each scaled to norm 1."""
 
     name = "satimage"
     public = "satimage"
@@ -136,7 +159,7 @@ class Satimage(_Libsvm):
 
 @final
 class Ijcnn1(_Libsvm):
-    """The published copy of ijcnn1, 49990 vectors [14], each scaled to norm 1."""
+    """ijcnn1; the published copy, which is downloaded, has 49990 vectors [14], each scaled to norm 1."""
 
     name = "ijcnn1"
     public = "ijcnn1"
@@ -411,6 +434,8 @@ SOURCES: dict[str, type[Source]] = {
         SyntheticPCA,
         SyntheticSPD,
         SyntheticBall,
+        MovieLens,
+        SyntheticRatings,
         Table,
     )
 }
