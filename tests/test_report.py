@@ -14,12 +14,13 @@ from conftest import ROOT
 
 from pri_rfed.data.download import DataFolders
 from pri_rfed.data.sources import SOURCES
-from pri_rfed.experiment.citations import BY_SOURCE, BY_TRAINER, REFERENCES, references
+from pri_rfed.experiment.citations import BY_SOURCE, BY_TRAINER, REFERENCES, WITHOUT_REFERENCE, references
 from pri_rfed.experiment.config import Experiment, load, override, read_toml
 from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.report import number, write_report
 from pri_rfed.experiment.run import start
 from pri_rfed.experiment.spending import Spending
+from pri_rfed.experiment.sweep import SweepFolder, parse
 from pri_rfed.training import TRAINERS
 
 QUICKSTART = ROOT / "configs" / "quickstart.toml"
@@ -159,6 +160,70 @@ def test_an_unfinished_run_is_no_report(tmp_path: Path) -> None:
         write_report(tmp_path)
 
 
+# A sweep
+
+SWEEP: dict[str, Any] = {
+    **read_toml(QUICKSTART),
+    "sweep": {"name": "few", "seeds": 2, "grid": {"data.partition.agents": [10, 20], "privacy.epsilon": [0.5, 2.0]}},
+}
+
+
+def swept(path: Path) -> SweepFolder:
+    """A sweep of which one point failed and one is missing, with figures made up."""
+    folder = SweepFolder.prepare(parse(SWEEP, path, "few"), path / "few")
+    for point in folder.points[:-1]:
+        if point.index == 6:
+            folder.append(point, {"status": "failed", "error": HOSTILE}, {})
+            continue
+        agents, epsilon = point.values["data.partition.agents"], point.values["privacy.epsilon"]
+        risk = agents / 1000 / epsilon * (1 + 0.1 * point.seed)
+        row = {
+            "status": "done", "agents": agents, "sampled": 5, "rounds": 20, "private": True, "delta": 1e-5,
+            "epsilon_global": epsilon, "epsilon_ledger_max": 1.2 * epsilon, "epsilon_theorem_4_2": 30 * epsilon,
+            "excess_risk": risk, "cost": -0.4, "bytes_up": 51200, "seconds": 0.5,
+        }  # fmt: skip
+        folder.append(point, row, {"round": [10, 20], "excess_risk": [2 * risk, risk]})
+    return SweepFolder.open(folder.path)
+
+
+def test_a_sweep_in_figures_and_words(tmp_path: Path) -> None:
+    folder = swept(tmp_path)
+    page = Page(write_report(folder.path).read_text(encoding="utf-8"))
+    words = " ".join(page.words.split())
+    for expected in (
+        "6 of 8 are done, 1 failed, 1 are missing",
+        "one record of one agent is replaced by any other",
+        "Not of the sweep as a whole.",
+        "not a guarantee",
+        "data.partition.agentsvaries: 10, 20",
+        HOSTILE,
+    ):
+        assert expected in words, expected
+    assert "img" not in page.tags
+    charts = {chart["id"]: chart for chart in json.loads(page.data)}
+    assert list(charts) == ["epsilon", "pareto", "data-partition-agents", "map", "convergence"]
+    assert all(chart["note"] == "diagnostic, not private" for chart in charts.values())
+    lines = {series["name"]: series for series in charts["epsilon"]["series"]}
+    assert set(lines) == {"agents 10", "agents 20"} and lines["agents 10"]["x"] == [0.5, 2.0]
+    assert lines["agents 10"]["y"] == pytest.approx([0.021, 0.00525])
+    assert lines["agents 10"]["low"] == pytest.approx([0.02, 0.005])
+    assert lines["agents 10"]["high"] == pytest.approx([0.022, 0.0055])
+    # What takes more epsilon and has more risk than another is not on the front.
+    front = charts["pareto"]["series"][1]
+    assert front["x"] == [0.5, 2.0] and front["y"] == pytest.approx([0.021, 0.00525])
+    heat = charts["map"]["heat"]
+    assert heat["x"] == [10, 20] and heat["y"] == [0.5, 2.0] and heat["z"][1][1] is None, "nothing is made up"
+    shown = re.search(r'id="config" tabindex="0">(.*?)</pre>', (folder.path / "report.html").read_text(), re.S)
+    assert shown is not None
+    assert tomllib.loads(Page(f"<pre>{shown[1]}</pre>").words) == folder.config
+
+
+def test_a_sweep_without_a_finished_point(tmp_path: Path) -> None:
+    folder = SweepFolder.prepare(parse(SWEEP, tmp_path, "few"), tmp_path / "few")
+    page = Page(write_report(folder.path).read_text(encoding="utf-8"))
+    assert "No point has an excess risk to draw." in page.words and json.loads(page.data) == []
+
+
 # What a run has spent, from its folder
 
 
@@ -191,7 +256,7 @@ def test_with_many_different_participations_ledgers_never_say_too_little() -> No
 
 def test_every_trainer_and_data_set_has_its_reference() -> None:
     assert set(BY_TRAINER) == set(TRAINERS)
-    assert set(BY_SOURCE) == set(SOURCES) - {"file"}
+    assert set(BY_SOURCE) == set(SOURCES) - set(WITHOUT_REFERENCE)
     for reference in REFERENCES.values():
         assert {"author", "title", "year"} <= set(reference.fields)
         entry = reference.bibtex()

@@ -11,6 +11,7 @@ import typer
 from pri_rfed.commands.data import DataDir
 
 if TYPE_CHECKING:
+    from pri_rfed.data.download import DataFolders
     from pri_rfed.explorer.app import Explored
 
 
@@ -43,6 +44,7 @@ def explored_of(source: Path | None, data_dir: Path | None) -> Explored:
     """What the page is to show."""
     from pri_rfed.data.download import DataFolders
     from pri_rfed.experiment.folder import RunFolder
+    from pri_rfed.experiment.report import is_sweep
     from pri_rfed.explorer.app import Explored
     from pri_rfed.explorer.following import Follower
     from pri_rfed.explorer.setting import Base, read_config
@@ -53,6 +55,8 @@ def explored_of(source: Path | None, data_dir: Path | None) -> Explored:
     if not source.is_dir():
         tables = read_config(source)
         return Explored(Base.of_tables(tables["run"]["name"], tables, None, folders), data_dir=data_dir)
+    if is_sweep(source):
+        return _of_sweep(source, folders, data_dir)
     folder = RunFolder.open(source)
     follower = Follower(folder)
     try:
@@ -60,3 +64,20 @@ def explored_of(source: Path | None, data_dir: Path | None) -> Explored:
     except ValueError as error:
         note = f"The settings below are not those of this run: {error}."
         return Explored(Base.synthetic(), run=follower, data_dir=data_dir, note=note)
+
+
+def _of_sweep(source: Path, folders: DataFolders, data_dir: Path | None) -> Explored:
+    """The page begins with the sweep's first point."""
+    from pri_rfed.experiment.sweep import SweepFolder
+    from pri_rfed.experiment.sweep_report import utility
+    from pri_rfed.explorer.app import Explored
+    from pri_rfed.explorer.setting import Base
+
+    folder = SweepFolder.open(source)
+    points = utility(folder)
+    try:
+        base = Base.of_tables(folder.sweep.name, folder.points[0].tables, None, folders)
+        return Explored(base, utility=points, data_dir=data_dir)
+    except ValueError as error:
+        note = f"The settings below are not those of this sweep: {error}."
+        return Explored(Base.synthetic(), utility=points, data_dir=data_dir, note=note)

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 
-def report(folder: Annotated[Path, typer.Argument(help="Folder of a finished run.")]) -> None:
+def report(folder: Annotated[Path, typer.Argument(help="Folder of a finished run, or of a sweep.")]) -> None:
     """Write report.html into the folder: one page that needs no network, to read, to print and to send."""
     from pri_rfed.experiment.report import write_report
 

@@ -67,6 +67,25 @@ REFERENCES: dict[str, Reference] = {
             year="2022",
         ),
         _reference(
+            "abadi2016deep", "inproceedings", "clipped and noised gradients in flat space (DP-SGD)",
+            author="Abadi, Martin and Chu, Andy and Goodfellow, Ian and McMahan, H Brendan and Mironov, Ilya and "
+            "Talwar, Kunal and Zhang, Li",
+            title="Deep Learning with Differential Privacy",
+            booktitle="ACM SIGSAC Conference on Computer and Communications Security", pages="308--318", year="2016",
+        ),
+        _reference(
+            "mcmahan2018learning", "inproceedings", "federated averaging with privacy, in flat space",
+            author="McMahan, H Brendan and Ramage, Daniel and Talwar, Kunal and Zhang, Li",
+            title="Learning Differentially Private Recurrent Language Models",
+            booktitle="International Conference on Learning Representations", year="2018",
+        ),
+        _reference(
+            "dwork2014analyze", "inproceedings", "input perturbation of second moments",
+            author="Dwork, Cynthia and Talwar, Kunal and Thakurta, Abhradeep and Zhang, Li",
+            title="Analyze {G}auss: Optimal Bounds for Privacy-Preserving Principal Component Analysis",
+            booktitle="ACM Symposium on Theory of Computing", pages="11--20", year="2014",
+        ),
+        _reference(
             "zhang2016rsvrg", "inproceedings", "local training by RSVRG",
             author="Zhang, Hongyi and Reddi, Sashank J and Sra, Suvrit",
             title="{R}iemannian {SVRG}: Fast Stochastic Optimization on {R}iemannian Manifolds",
@@ -130,6 +149,26 @@ REFERENCES: dict[str, Reference] = {
             pages="27:1--27:27", year="2011",
         ),
         _reference(
+            "yang2023medmnist", "article", "the data: PathMNIST",
+            author="Yang, Jiancheng and Shi, Rui and Wei, Donglai and Liu, Zequan and Zhao, Lin and Ke, Bilian and "
+            "Pfister, Hanspeter and Ni, Bingbing",
+            title="{MedMNIST} v2 - A Large-Scale Lightweight Benchmark for {2D} and {3D} Biomedical Image "
+            "Classification",
+            journal="Scientific Data", volume="10", number="1", year="2023",
+        ),
+        _reference(
+            "vanderwalt2014scikit", "article", "the data: an image that comes with scikit-image",
+            author="van der Walt, St{\\'e}fan and Sch{\\\"o}nberger, Johannes L and Nunez-Iglesias, Juan and Boulogne, "
+            "Fran{\\c{c}}ois and Warner, Joshua D and Yager, Neil and Gouillart, Emmanuelle and Yu, Tony",
+            title="scikit-image: Image Processing in {P}ython", journal="PeerJ", volume="2", pages="e453", year="2014",
+        ),
+        _reference(
+            "harper2015movielens", "article", "the data: MovieLens",
+            author="Harper, F Maxwell and Konstan, Joseph A", title="The {MovieLens} Datasets: History and Context",
+            journal="ACM Transactions on Interactive Intelligent Systems", volume="5", number="4",
+            pages="19:1--19:19", year="2015",
+        ),
+        _reference(
             "miolane2020geomstats", "article", "the data: EMG recordings that come with geomstats",
             author="Miolane, Nina and Guigui, Nicolas and Le Brigant, Alice and Mathe, Johan and Hou, Benjamin and "
             "Thanwerdas, Yann and Heyder, Stefan and Peltre, Olivier and Koep, Niklas and Zaatiti, Hadi and others",
@@ -142,6 +181,9 @@ REFERENCES: dict[str, Reference] = {
 BY_TRAINER = {
     "dp-rsgd": ("han2024dpriemannian", "utpala2023improved"),
     "dp-rsvrg": ("utpala2023improved", "han2024dpriemannian"),
+    "dp-projected-sgd": ("han2024dpriemannian", "abadi2016deep"),
+    "dp-fedavg": ("mcmahan2018learning", "abadi2016deep"),
+    "input-perturbation": ("dwork2014analyze",),
     "riemannian-laplace": ("reimherr2021dp",),
     "kng": ("soto2022shape", "reimherr2021dp"),
     "rsgd": ("bonnabel2013sgd",),
@@ -152,6 +194,9 @@ BY_TRAINER = {
 BY_SOURCE = {
     "digits": "alpaydin1998digits",
     "mnist": "deng2012mnist",
+    "pathmnist": "yang2023medmnist",
+    "ihc": "vanderwalt2014scikit",
+    "movielens": "harper2015movielens",
     "satimage": "chang2011libsvm",
     "ijcnn1": "chang2011libsvm",
     "emg": "miolane2020geomstats",
@@ -159,6 +204,8 @@ BY_SOURCE = {
     "synthetic-spd": "reimherr2021dp",
     "synthetic-ball": "reimherr2021dp",
 }
+WITHOUT_REFERENCE = ("file", "synthetic-ratings")
+"""Data that are the user's own, or made up here."""
 PROCESSES = ("grid", "flower", "containers", "server")
 """Runtimes that are built on Flower."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -9,32 +10,43 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pri_rfed.experiment import sweep_report
 from pri_rfed.experiment.citations import bibtex, references
+from pri_rfed.experiment.config import PrivacyOptions
 from pri_rfed.experiment.folder import RunFolder, without_infinities, write_atomically
 from pri_rfed.experiment.spending import Spending
+from pri_rfed.experiment.sweep_report import DIAGNOSTIC, Chart
+from pri_rfed.privacy.accountants import ACCOUNTANTS
+from pri_rfed.privacy.events import Unit
+from pri_rfed.privacy.report import UNIT_IN_WORDS
 
 if TYPE_CHECKING:
     from jinja2 import Environment
 
+    from pri_rfed.experiment.sweep import Point
+
 NAME = "report.html"
 TEMPLATES = Path(__file__).parent / "templates"
-DIAGNOSTIC = "diagnostic, not private"
 MOST_ROWS = 50
 """A table of refusals or of groups is cut after so many rows."""
+MOST_COMBINATIONS = 200
+"""So is that of a sweep's combinations."""
 MOST_RECORD_COUNTS = 30
 """Ledgers are drawn agent by agent where agents hold at most so many different numbers of records."""
 
-Chart = dict[str, Any]
-
 
 def write_report(path: Path) -> Path:
-    """Write the report of the run in the folder, and return where it is.
+    """Write the report of the run or the sweep in the folder, and return where it is.
 
-    Raises ValueError where the folder is of no run, or of one that is not finished.
+    Raises ValueError where the folder is of neither, or of a run that is not finished.
     """
-    page = _report_of_run(RunFolder.open(path))
+    page = _report_of_sweep(path) if is_sweep(path) else _report_of_run(RunFolder.open(path))
     write_atomically(path / NAME, page.encode())
     return path / NAME
+
+
+def is_sweep(path: Path) -> bool:
+    return (path / "sweep.toml").is_file()
 
 
 def plotly_js() -> str:
@@ -56,6 +68,7 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )  # fmt: skip
     made.filters["number"] = number
+    made.filters["size"] = size
     made.globals["asset"] = lambda name: Markup((TEMPLATES / name).read_text(encoding="utf-8"))
     return made
 
@@ -67,11 +80,100 @@ def number(value: float | None) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
+def size(count: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:.4g} {unit}"
+        count /= 1000
+    return f"{count:.4g} GB"
+
+
 def render(template: str, charts: Sequence[Chart], **values: Any) -> str:
     from markupsafe import Markup
 
     page = environment().get_template(template)
     return page.render(charts=without_infinities(list(charts)), plotly=Markup(plotly_js()), **values)
+
+
+# A sweep ------------------------------------------------------------------------------------------------------------
+
+
+def _report_of_sweep(path: Path) -> str:
+    from pri_rfed.experiment.sweep import SweepFolder
+
+    folder = SweepFolder.open(path)
+    table, combinations = folder.table(), sweep_report.combinations(folder)
+    rows, failures = sweep_report.table(combinations), sweep_report.failed(folder)
+    with_risk = [row | {"label": c.label} for row, c in zip(rows, combinations, strict=True)
+                 if row["excess_risk"] is not None]  # fmt: skip
+    epsilons = [row["epsilon_global"] for row in rows if row["epsilon_global"] is not None]
+    claimed = any(row["epsilon_theorem_4_2"] is not None for row in rows)
+    accountants = {"pld", "rdp"} if any(map(math.isfinite, epsilons)) else set()
+    cited = {r.key: r for point in folder.points for r in references(point.tables, "simulation", accountants)}
+    first = folder.points[0].tables
+    what = f"{first['problem'].get('name')} by {first['trainer'].get('name')}"
+    seeds = len({point.seed for point in folder.points})
+    status = [row["status"] for row in table]
+    versions = folder.path / "versions.json"
+    return render(
+        "sweep.html",
+        sweep_report.charts(folder),
+        title=folder.sweep.name,
+        subtitle=f"a sweep of {len(folder.points)} runs: {what}",
+        counts={"all": len(status)} | {name: status.count(name) for name in ("done", "failed", "missing")},
+        epsilons=(min(epsilons), max(epsilons)) if epsilons else None,
+        best=min(with_risk, key=lambda row: row["excess_risk"], default=None),
+        seeds=seeds,
+        what=[(key, _values_of(folder.points, key)) for key in folder.varied] + _shared(first, folder.varied),
+        guarantee=_guarantee_of_points(folder.points),
+        claimed=claimed,
+        caveat=ACCOUNTANTS["theorem-4.2"].caveat,
+        varied=folder.varied,
+        rows=rows[:MOST_COMBINATIONS],
+        rows_left=max(0, len(rows) - MOST_COMBINATIONS),
+        failures=failures[:MOST_ROWS],
+        failures_left=max(0, len(failures) - MOST_ROWS),
+        config=(path / "sweep.toml").read_text(encoding="utf-8"),
+        versions=list(json.loads(versions.read_text(encoding="utf-8")).items()) if versions.is_file() else [],
+        references=list(cited.values()),
+        bibtex=bibtex(list(cited.values())),
+    )
+
+
+def _values_of(points: Sequence[Point], key: str) -> str:
+    values = list(dict.fromkeys(sweep_report.said(point.values[key]) for point in points if key in point.values))
+    return f"varies: {', '.join(values[:12])}{f' and {len(values) - 12} more' if len(values) > 12 else ''}"
+
+
+def _shared(tables: Mapping[str, Any], varied: Sequence[str]) -> list[tuple[str, str]]:
+    """What all points have in common, section by section."""
+    rows = []
+    for section, table in tables.items():
+        entries = _flat(table, section)
+        said = [f"{key.partition('.')[2]} = {_plain(value)}" for key, value in entries.items()
+                if key not in varied and key not in ("run.seed", "run.name")]  # fmt: skip
+        if said:
+            rows.append((section, ", ".join(said)))
+    return rows
+
+
+def _flat(table: Any, prefix: str) -> dict[str, Any]:
+    if not isinstance(table, Mapping):
+        return {prefix: table}
+    return {name: leaf for key, value in table.items() for name, leaf in _flat(value, f"{prefix}.{key}").items()}
+
+
+def _guarantee_of_points(points: Sequence[Point]) -> list[tuple[str, str]]:
+    poisson = {point.tables["trainer"].get("sampling") == "poisson" for point in points}
+    units = [Unit.ADD_REMOVE_RECORD if with_poisson else Unit.REPLACE_RECORD for with_poisson in sorted(poisson)]
+    deltas = sorted({point.tables.get("privacy", {}).get("delta", PrivacyOptions.delta) for point in points})
+    return [
+        ("unit, and neighbours", "; or, by point: ".join(UNIT_IN_WORDS[unit] for unit in units)),
+        ("δ", ", ".join(map(number, deltas))),
+        ("ε before a run", "global: agents drawn as announced, by randomness that nobody can predict"),
+        ("ε after it", "of the agent that took part most, whoever chose the agents"),
+    ]
 
 
 # A run --------------------------------------------------------------------------------------------------------------

@@ -83,7 +83,6 @@ const Charts = (() => {
         for (let k = Math.floor(low) - 1; k <= Math.ceil(high); k++) made.tickvals.push(1 * 10 ** k, 2 * 10 ** k, 5 * 10 ** k);
         made.ticktext = made.tickvals.map(text);
       } else made.dtick = Math.max(1, Math.ceil((high - low) / 8));
-      made.minor = { ticks: "outside", ticklen: 3, tickcolor: colors.axis };
     };
     const xs = spec.heat ? [] : spec.series.flatMap((series) => series.x);
     const whole = xs.length > 0 && xs.every(Number.isInteger) && !spec.logx;
@@ -146,6 +145,7 @@ const Charts = (() => {
       const color = colors.colors[i % colors.colors.length];
       const style = { solid: "solid", dash: "dashed", dot: "dotted" }[DASHES[i % DASHES.length]] ?? "dashed";
       if (spec.series[i].kind === "bar") key.style.background = color;
+      else if (spec.series[i].kind === "points") Object.assign(key.style, { background: color, width: ".7em", borderRadius: SYMBOLS[i % SYMBOLS.length] === "circle" ? "50%" : "0" });
       else key.style.borderBottom = `3px ${style} ${color}`;
     });
     return Plotly.react(plot, traces(spec, hidden, colors.colors), layout(spec, log, colors), CONFIG);
