@@ -56,7 +56,20 @@ def tangent_gaussian(
     w [..., *point_shape] -> [*batch, *point_shape]; `batch` and the batch axes of w broadcast.
     """
     shape = np.broadcast_shapes(batch, manifold.batch_shape(w))
-    return manifold.tangent_from_normals(w, sigma * rng.standard_normal((*shape, *manifold.normals_shape)))
+    length = max(1, _DRAWN_NUMBERS // max(1, math.prod((*shape[1:], *manifold.point_shape))))
+    if not shape or shape[0] <= length:
+        return manifold.tangent_from_normals(w, sigma * rng.standard_normal((*shape, *manifold.normals_shape)))
+    own = len(manifold.batch_shape(w)) == len(shape) and len(w) > 1
+    draws = np.empty((*shape, *manifold.point_shape))
+    for i in range(0, shape[0], length):
+        part = draws[i : i + length]
+        a = rng.standard_normal((*part.shape[: len(shape)], *manifold.normals_shape))
+        part[...] = manifold.tangent_from_normals(w[i : i + length] if own else w, sigma * a)
+    return draws
+
+
+_DRAWN_NUMBERS = 1 << 17
+"""How many numbers of tangent vectors are worked on at a time: they stay in cache, whatever the batch."""
 
 
 # Laws of a distance ---------------------------------------------------------------------------------------------------

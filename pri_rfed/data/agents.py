@@ -32,7 +32,9 @@ class Records:
 
     def take(self, indices: NDArray[np.int64]) -> Array:
         """The records at `indices` [A, b] of each agent: [A, b, *record_shape]."""
-        return self.values[np.arange(len(self.counts))[:, None], indices]
+        agents, longest = self.values.shape[:2]
+        flat = self.values.reshape(agents * longest, *self.values.shape[2:])
+        return flat.take(indices + longest * np.arange(agents)[:, None], axis=0)
 
 
 class AgentData(Protocol):

@@ -67,19 +67,38 @@ def svd_graded(a: Array) -> tuple[Array, Array, Array]:
     Both are sorted by size first: bidiagonalisation then works from large to small, and small singular values keep
     their relative accuracy (Barlow & Slapničar 2000).
     """
-    rows = np.argsort(-np.sum(np.square(a), axis=-1), axis=-1)[..., :, None]
-    a = np.take_along_axis(a, rows, axis=-2)
-    columns = np.argsort(-np.sum(np.square(a), axis=-2), axis=-1)[..., None, :]
-    u, s, vt = svd(np.take_along_axis(a, columns, axis=-1))
-    back = np.argsort(rows, axis=-2), np.argsort(columns, axis=-1)
-    return np.take_along_axis(u, back[0], axis=-2), s, np.take_along_axis(vt, back[1], axis=-1)
+    shape, m = a.shape, a.shape[-1]
+    a = a.reshape(-1, m, m)
+    squares = np.square(a)
+    rows, columns = np.argsort(-squares.sum(axis=-1), axis=-1), np.argsort(-squares.sum(axis=-2), axis=-1)
+    entry = np.arange(len(a))[:, None]
+    u, s, vt = svd(a[entry[..., None], rows[:, :, None], columns[:, None, :]])
+    u_back, v_back = np.empty(a.shape), np.empty(a.shape)
+    u_back[entry, rows], v_back[entry, columns] = u, transpose(vt)
+    return u_back.reshape(shape), s.reshape(shape[:-1]), transpose(v_back).reshape(shape)
 
 
 def eigh(a: Array) -> tuple[Array, Array]:
     """Eigenvalues [..., m], ascending, and orthonormal eigenvectors [..., m, m] of symmetric matrices."""
+    if a.shape[-1] == 2:
+        return _eigh_2(a)
     a, mark = _finite(a)
     values, vectors = np.linalg.eigh(a)
     return values * mark, vectors
+
+
+def _eigh_2(a: Array) -> tuple[Array, Array]:
+    """The eigenvector of the larger eigenvalue lies at half the angle of (a_11 - a_22, 2 a_12)."""
+    first, last, off = a[..., 0, 0], a[..., 1, 1], a[..., 1, 0]
+    mean, half = 0.5 * (first + last), 0.5 * (first - last)
+    radius, angle = np.hypot(half, off), 0.5 * np.arctan2(off, half)
+    values, vectors = np.empty(a.shape[:-1]), np.empty(a.shape)
+    np.subtract(mean, radius, out=values[..., 0])
+    np.add(mean, radius, out=values[..., 1])
+    vectors[..., 0, 1] = vectors[..., 1, 0] = np.cos(angle)
+    vectors[..., 1, 1] = sine = np.sin(angle)
+    np.negative(sine, out=vectors[..., 0, 0])
+    return values, vectors
 
 
 def function_of(a: Array, f: Callable[[Array], Array]) -> Array:
@@ -153,8 +172,8 @@ def cholesky(w: Array) -> Array:
         return _cholesky_2(w)
     try:
         lower = np.linalg.cholesky(w)
-        good = np.isfinite(lower).all(axis=(-2, -1), keepdims=True)
-        return np.where(good, lower, np.nan)
+        finite = np.isfinite(lower)
+        return lower if finite.all() else np.where(finite.all(axis=(-2, -1), keepdims=True), lower, np.nan)
     except np.linalg.LinAlgError:
         if np.ndim(w) == 2:
             return np.full_like(w, np.nan)

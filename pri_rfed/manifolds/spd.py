@@ -219,7 +219,7 @@ class SPDLogEuclidean(_SPD):
     @quiet
     def _colour(self, w: Array, h: Array) -> Array:
         """The differential of exp at log w; it is self-adjoint."""
-        _, p, logs, _ = _factors(w)
+        p, logs = _spectrum(w)
         kernel = np.exp(logs[..., :, None] + logs[..., None, :]) / _decay(logs[..., :, None] - logs[..., None, :])
         return sym(p @ (kernel * (transpose(p) @ h @ p)) @ transpose(p))
 
@@ -251,7 +251,7 @@ class SPDLogEuclidean(_SPD):
 
     @quiet
     def exp(self, w: Array, v: Array) -> Array:
-        _, p, logs, _ = _factors(w)
+        p, logs = _spectrum(w)
         values, vectors = eigh(2.0 * (p * logs[..., None, :]) @ transpose(p) + self._whiten(w, v))
         return _gram(vectors * np.exp(0.5 * values)[..., None, :])
 
@@ -309,7 +309,7 @@ class SPDBuresWasserstein(_SPD):
     @quiet
     def _in_eigenbasis(w: Array, v: Array, power: float) -> Array:
         """P ((l_i + l_j)^power ∘ P^T v P) P^T for w = P diag(l) P^T."""
-        _, p, logs, _ = _factors(w)
+        p, logs = _spectrum(w)
         values = np.exp(2.0 * logs)
         kernel = (values[..., :, None] + values[..., None, :]) ** power
         return sym(p @ (kernel * (transpose(p) @ v @ p)) @ transpose(p))
@@ -343,7 +343,7 @@ class SPDBuresWasserstein(_SPD):
     @quiet
     def injectivity_radius(self, w: Array) -> Array:
         """sqrt(l_min(w)), exact."""
-        return np.exp(_factors(w)[2][..., -1])
+        return np.exp(_spectrum(w)[1][..., 0])
 
     @quiet
     def exp(self, w: Array, v: Array) -> Array:
@@ -379,6 +379,18 @@ def _factors(w: Array) -> tuple[Array, Array, Array, Array]:
     lower = cholesky(w)
     p, values, vt = svd_graded(lower)
     return lower, p, np.log(values), vt
+
+
+def _spectrum(w: Array) -> tuple[Array, Array]:
+    """P, s with w = P e^{2 s} P^T, s ascending. The eigenvalues come from w itself where they differ by a factor of no
+    more than 1e4, so that rounding leaves twelve digits of the smallest, and from the Cholesky factor elsewhere."""
+    values, p = eigh(w)
+    logs = 0.5 * np.log(values)
+    far = ~(values[..., -1] <= 1e4 * values[..., 0])
+    if far.any():
+        _, vectors, s, _ = _factors(w[far])
+        p[far], logs[far] = vectors[..., ::-1], s[..., ::-1]
+    return p, logs
 
 
 def _decay(h: Array) -> Array:

@@ -47,7 +47,10 @@ class Sphere(Manifold):
     def exp(self, w: Array, v: Array) -> Array:
         t = norm(v)[..., None]
         sinc = np.divide(np.sin(t), t, out=np.ones_like(t), where=t != 0)
-        return self.project_point(np.cos(t) * w + sinc * v)
+        x = np.cos(t) * w
+        x += sinc * v
+        x /= norm(x)[..., None]
+        return x
 
     def retract(self, w: Array, v: Array) -> Array:
         return self.project_point(w + v)

@@ -67,18 +67,21 @@ class _PrincipalComponents(Problem):
         """By matrix products: clipping multiplies a record's gradient by a number c, and
         sum_j c_j grad_j = -2 (I - w w^T) Z^T diag(c) Z w, so that no single gradient is ever formed."""
         columns = self._columns(w)
-        total = np.zeros_like(columns)
+        rows = np.swapaxes(columns, -1, -2)
+        total = np.empty(rows.shape)
+        factor = -2.0 / np.asarray(size, dtype=float)[:, None, None]
         for agents, part in _blocks(z.shape):
             block = z[agents, part]
             scores = block @ columns[agents]
-            weighted = scores
+            weighted = scores * factor[agents]
             if clip is not None:
-                weighted = scores * _clip_factors(block, scores, clip)[..., None]
+                weighted *= _clip_factors(block, scores, clip)[..., None]
             if mask is not None:
-                weighted = weighted * mask[agents, part, None]
-            total[agents] += np.swapaxes(np.swapaxes(weighted, -1, -2) @ block, -1, -2)
-        total -= columns @ (np.swapaxes(columns, -1, -2) @ total)
-        mean = (-2.0 * total).reshape(w.shape) / np.asarray(size, dtype=float).reshape(-1, *(1,) * (w.ndim - 1))
+                weighted *= mask[agents, part, None]
+            share = _product(np.swapaxes(weighted, -1, -2), block)
+            total[agents] = share if part.start == 0 else total[agents] + share
+        total -= _product(total @ columns, rows)
+        mean = np.ascontiguousarray(np.swapaxes(total, -1, -2)).reshape(w.shape)
         bad = ~np.isfinite(mean).all(axis=tuple(range(1, w.ndim)))
         if bad.any():  # a NaN spoils the product, not only its own record: those agents go record by record
             mean[bad] = super().clipped_mean(
@@ -164,6 +167,11 @@ def _clip_factors(z: Array, scores: Array, bound: float) -> Array:
     norms = 2.0 * np.sqrt(on * off)
     factors = np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))
     return np.where(np.isfinite(norms), factors, 0.0)
+
+
+def _product(a: Array, b: Array) -> Array:
+    """a @ b, which NumPy is slow at where only one number is summed over."""
+    return a * b if a.shape[-1] == 1 else a @ b
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:

@@ -89,7 +89,10 @@ class RSGD(Trainer):
                 output = replace_rows(drawn == k, x, output)
             v = gradient.mean(x, *batch)
             if sigma is not None:
-                v = v + sigma * manifold.tangent_from_normals(x, next(normals))
+                noise = manifold.tangent_from_normals(x, next(normals))
+                noise *= sigma
+                noise += v
+                v = noise
             x = move(x, -step_size(k, streams.round) * v)
             if self.output == "geodesic-average":
                 output = x if k == 0 else towards(manifold, output, x, 1 / (k + 1))
