@@ -7,7 +7,7 @@ import sys
 
 import typer
 
-from pri_rfed.commands import audit, client, data, explore, ledger, privacy, report, reproduce, run, server
+from pri_rfed.commands import audit, client, data, explore, ledger, privacy, report, reproduce, run, server, sweep
 
 app = typer.Typer(
     name="pri-rfed",
@@ -18,6 +18,7 @@ app = typer.Typer(
 )
 app.command("run")(run.run)
 app.command("resume")(run.resume)
+app.command("sweep")(sweep.sweep)
 app.command("server")(server.server)
 app.command("client")(client.client)
 app.add_typer(server.keys_app, name="keys")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#666666"
 PURPLE, YELLOW, SKY, BLACK = "#CC79A7", "#E69F00", "#56B4E9", "#000000"
 
-LOOKS = tuple(
+LOOKS: tuple[dict[str, Any], ...] = tuple(
     {"color": color, "linestyle": line, "marker": marker, "markersize": 4}
     for color, line, marker in zip(
         (BLUE, ORANGE, GREEN, PURPLE, SKY, YELLOW, BLACK),
@@ -97,18 +97,23 @@ def _series(rounds: Sequence[dict[str, Any]], key: str) -> tuple[list[int], list
     return [t for t, _ in pairs], [value for _, value in pairs]
 
 
-def _log_if_positive(axes: Any, values: Sequence[float]) -> None:
+def log_if_positive(axes: Any, values: Sequence[float]) -> None:
     """A logarithmic axis, except where it would say nothing; plain numbers on it where it spans little."""
     if min(values) <= 0 or max(values) < 3 * min(values):
         return
     axes.set_yscale("log")
-    if max(values) < 30 * min(values):
+    plain_log(axes.yaxis, min(values), max(values))
+
+
+def plain_log(axis: Any, low: float, high: float) -> None:
+    """Plain numbers as ticks of a logarithmic axis where it spans little."""
+    if high < 30 * low:
         from matplotlib.ticker import LogLocator
 
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_minor_locator(LogLocator(subs=range(1, 10)))
-        axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter("")
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_minor_locator(LogLocator(subs=range(1, 10)))
+        axis.set_major_formatter("{x:g}")
+        axis.set_minor_formatter("")
 
 
 def _risk(axes: Any, rounds: Sequence[dict[str, Any]], privacy: dict[str, Any]) -> bool:
@@ -117,7 +122,7 @@ def _risk(axes: Any, rounds: Sequence[dict[str, Any]], privacy: dict[str, Any]) 
         # At the optimum the difference of two costs is rounding, of either sign.
         shown = np.maximum(risk, 1e-16)
         axes.plot(t, shown, color=BLUE, marker="o" if len(t) <= 50 else None, markersize=3)
-        _log_if_positive(axes, shown.tolist())
+        log_if_positive(axes, shown.tolist())
         axes.set_ylabel("excess risk $F(w_t) - F(w^*)$\n(diagnostic, not private)")
         return True
     t, cost = _series(rounds, "cost")
@@ -134,7 +139,7 @@ def _gradient_norm(axes: Any, rounds: Sequence[dict[str, Any]], privacy: dict[st
         return False
     shown = np.maximum(norm, 1e-17)
     axes.plot(t, shown, color=ORANGE, marker="o" if len(t) <= 50 else None, markersize=3)
-    _log_if_positive(axes, shown.tolist())
+    log_if_positive(axes, shown.tolist())
     axes.set_ylabel("gradient norm $\\|\\mathrm{grad}\\,F(w_t)\\|$\n(diagnostic, not private)")
     return True
 
