@@ -171,7 +171,7 @@ def cholesky(w: Array) -> Array:
     if w.shape[-1] == 2:
         return _cholesky_2(w)
     try:
-        lower = np.linalg.cholesky(w)
+        lower = np.asarray(np.linalg.cholesky(w), dtype=float)
         finite = np.isfinite(lower)
         return lower if finite.all() else np.where(finite.all(axis=(-2, -1), keepdims=True), lower, np.nan)
     except np.linalg.LinAlgError:
