@@ -18,8 +18,11 @@ from pri_rfed.experiment.plots import BLUE, GREY, LOOKS, Picture, drawing, log_i
 from pri_rfed.experiment.sweep import Row, SweepFolder
 
 MOST_SERIES = len(LOOKS)
+MOST_TICKS = 8
 MOST_CELLS = 12
 """A heat map with more rows or columns cannot be read."""
+ALIKE = 2
+"""Epsilons that agree in so many digits are taken for one: noise is found to 0.1 %, from below."""
 LEAST_SEEDS = 3
 """Quartiles of fewer say nothing."""
 
@@ -61,14 +64,14 @@ def plot_sweep(folder: SweepFolder) -> tuple[list[str], dict[str, str]]:
     """Draw into the folder, as PNG and SVG each; returns the files' names, and by name why others were left out."""
     sheet = _Sheet(folder)
     pictures: dict[str, tuple[Callable[[Picture], None], tuple[float, float]]] = {
-        "risk_by_epsilon_and_agents": (partial(sheet.risk_by_epsilon, by="agents"), (5.6, 3.8)),
-        "risk_by_epsilon_and_sampled": (partial(sheet.risk_by_epsilon, by="sampled"), (5.6, 3.8)),
+        "risk_by_epsilon_and_agents": (partial(sheet.risk_by_epsilon, by="agents"), (6.4, 3.8)),
+        "risk_by_epsilon_and_sampled": (partial(sheet.risk_by_epsilon, by="sampled"), (6.4, 3.8)),
         "risk_over_agents_and_rate": (sheet.heat_map, (5.6, 4.2)),
-        "pareto": (sheet.pareto, (5.6, 3.8)),
-        "convergence": (sheet.convergence, (5.6, 3.8)),
+        "pareto": (sheet.pareto, (5.6, 4.0)),
+        "convergence": (sheet.convergence, (5.6, 4.4)),
     }
     for key in sheet.numeric_keys():
-        pictures[f"risk_by_{key.replace('.', '_')}"] = (partial(sheet.risk_by_key, key=key), (5.6, 3.8))
+        pictures[f"risk_by_{key.replace('.', '_')}"] = (partial(sheet.risk_by_key, key=key), (6.4, 3.8))
     files: list[str] = []
     left_out: dict[str, str] = {}
     for name, (draw, size) in pictures.items():
@@ -105,7 +108,7 @@ class _Sheet:
     def risk_by_epsilon(self, picture: Picture, by: str) -> None:
         """Excess risk against the epsilon before the run, a line for each number of agents, or of sampled ones."""
         private = self._private()
-        if len(_values(private, "epsilon_global", digits=2)) < 2:
+        if len(_values(private, "epsilon_global", ALIKE)) < 2:
             raise LeftOut("ε takes one value only; let privacy.epsilon or trainer.noise vary")
         values = _values(private, by)
         if len(values) < 2:
@@ -117,16 +120,17 @@ class _Sheet:
         hidden = False
         for value, look in zip(values, LOOKS, strict=False):
             chosen = [setting for setting in private if setting.median(by) == value]
-            # Settings that calibration brought to about the same epsilon are one place on the axis.
-            places, several = _best(chosen, lambda s: f"{s.median('epsilon_global'):.2g}", self.utility)
+            places, several = _best(chosen, lambda s: _round(s.median("epsilon_global"), ALIKE), self.utility)
             hidden |= several
             self._line(axes, places, [s.median("epsilon_global") for s in places], look, f"{symbol} = {value:g}")
-        self._axes(axes, self._epsilon_label(), hidden, {"privacy.epsilon", "trainer.noise"}, log=True)
-        axes.legend()
+        self._axes(axes, self._epsilon_label(), hidden, {EPSILON, "trainer.noise", {"N": AGENTS, "s": SAMPLED}[symbol]})
+        self._ticks(axes, _values(private, "epsilon_global", ALIKE), log=True)
+        picture.figure.legend(loc="outside right upper")
 
     def heat_map(self, picture: Picture) -> None:
         """Excess risk over the number of agents and the sampling rate."""
-        agents, rates = _values(self.settings, "agents"), _values(self.settings, "rate", digits=3)
+        settings, at = self._at_one_epsilon()
+        agents, rates = _values(settings, "agents"), _values(settings, "rate", digits=3)
         if len(agents) < 2 or len(rates) < 2:
             raise LeftOut("it needs several values of both N and s/N")
         if len(agents) > MOST_CELLS or len(rates) > MOST_CELLS:
@@ -139,9 +143,9 @@ class _Sheet:
         for i, rate in enumerate(rates):
             for j, number in enumerate(agents):
                 chosen = [
-                    s for s in self.settings if s.median("agents") == number and _round(s.median("rate"), 3) == rate
+                    s for s in settings if s.median("agents") == number and _round(s.median("rate"), 3) == rate
                 ]
-                best, several = _best(chosen, lambda s: "", self.utility)
+                best, several = _best(chosen, lambda s: None, self.utility)
                 hidden |= several
                 if best:
                     cells[i, j] = self._shown(best[0].median(self.utility))
@@ -164,17 +168,17 @@ class _Sheet:
         bar.set_label(self._risk_label())
         if log:
             plain_log(bar.ax.yaxis, low, high)
-        self._title(axes, hidden, {AGENTS, SAMPLED})
+        self._title(axes, hidden, {AGENTS, SAMPLED, EPSILON}, at)
 
     def pareto(self, picture: Picture) -> None:
         """All settings by epsilon and risk, and those that no other betters in both."""
         private = self._private()
-        if len(private) < 3 or len(_values(private, "epsilon_global", digits=2)) < 2:
+        if len(private) < 3 or len(_values(private, "epsilon_global", ALIKE)) < 2:
             raise LeftOut("it needs three settings with a guarantee, and several values of ε")
         axes = picture.figure.subplots()
-        points = sorted((s.median("epsilon_global"), float(self._shown(s.median(self.utility)))) for s in private)
+        points = [(s.median("epsilon_global"), float(self._shown(s.median(self.utility)))) for s in private]
         front: list[tuple[float, float]] = []
-        for epsilon, risk in points:
+        for epsilon, risk in sorted(points, key=lambda point: (_round(point[0], ALIKE), point[1])):
             if not front or risk < front[-1][1]:
                 front.append((epsilon, risk))
         rest = [point for point in points if point not in front]
@@ -183,8 +187,9 @@ class _Sheet:
                       label="a setting, median over seeds")  # fmt: skip
         axes.step(*zip(*front, strict=True), where="post", color=BLUE, marker="s", markersize=5,
                   label="no other is better in both")  # fmt: skip
-        self._axes(axes, self._epsilon_label(), False, set(self.varied), log=True)
-        axes.legend()
+        self._axes(axes, self._epsilon_label(), False, set(self.varied), quartiles=False)
+        self._ticks(axes, _values(private, "epsilon_global", ALIKE), log=True)
+        picture.figure.legend(loc="outside lower center", ncols=2)
 
     def convergence(self, picture: Picture) -> None:
         """Excess risk by round: median and quartiles over seeds."""
@@ -208,11 +213,11 @@ class _Sheet:
         log_if_positive(axes, [lowest, highest])
         axes.set_xlabel("round t")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-        axes.set_ylabel(self._risk_label("median and quartiles over seeds"))
+        axes.set_ylabel(self._risk_label(True))
         said = f"{len(shown)} of {len(with_bands)} settings" if len(shown) < len(with_bands) else ""
         self._title(axes, False, set(self.varied), said)
         if self.varied:
-            axes.legend(fontsize=8)
+            picture.figure.legend(loc="outside lower center", ncols=2, fontsize=8)
 
     def risk_by_key(self, picture: Picture, key: str) -> None:
         """Excess risk against one key that varies; a line for each value of a second one, if there is one."""
@@ -232,14 +237,11 @@ class _Sheet:
             hidden |= several
             label = None if second is None else f"{SYMBOLS.get(second, second)} = {_short(value)}"
             self._line(axes, places, [float(s.values[key]) for s in places], look, label)
+        self._axes(axes, self._key_label(key, together), hidden, {key, *together, *([second] if second else [])})
         at = sorted({float(s.values[key]) for s in chosen})
-        log = at[0] > 0 and at[-1] >= 8 * at[0]
-        self._axes(axes, self._key_label(key, together), hidden, {key, *together, *([second] if second else [])}, log)
-        if len(at) <= 8:
-            axes.set_xticks(at, [f"{value:g}" for value in at])
-            axes.xaxis.set_minor_locator(_no_ticks())
+        self._ticks(axes, at, log=at[0] > 0 and at[-1] >= 8 * at[0])
         if second is not None:
-            axes.legend()
+            picture.figure.legend(loc="outside right upper")
 
     # What they share
 
@@ -260,6 +262,14 @@ class _Sheet:
             if other != key and len(pairs) == len({a for a, _ in pairs}) == len({b for _, b in pairs}):
                 bound.append(other)
         return bound
+
+    def _at_one_epsilon(self) -> tuple[list[Setting], str]:
+        """The settings with the middle one of the epsilons asked for, and which that is."""
+        if EPSILON not in self.varied:
+            return self.settings, ""
+        asked = _values(self.settings, "epsilon_target")
+        middle = asked[len(asked) // 2]
+        return [s for s in self.settings if s.median("epsilon_target") == middle], f"ε = {middle:g}"
 
     def _private(self) -> list[Setting]:
         found = [
@@ -293,25 +303,34 @@ class _Sheet:
         error = np.abs(quartiles - middle) if min(map(len, columns)) >= LEAST_SEEDS else None
         axes.errorbar(np.array(x)[order], middle, error, label=label, capsize=2, elinewidth=1, **look)
 
-    def _axes(self, axes: Any, x_label: str, hidden: bool, shown: set[str], log: bool) -> None:
-        low, high = axes.dataLim.y0, axes.dataLim.y1
-        log_if_positive(axes, [low, high])
+    def _axes(self, axes: Any, x_label: str, hidden: bool, shown: set[str], quartiles: bool = True) -> None:
+        log_if_positive(axes, [axes.dataLim.y0, axes.dataLim.y1])
+        axes.set_xlabel(x_label)
+        axes.set_ylabel(self._risk_label(quartiles))
+        self._title(axes, hidden, shown)
+
+    def _ticks(self, axes: Any, values: Sequence[float], log: bool) -> None:
+        """The horizontal axis, with the values themselves as ticks where they are few."""
+        from matplotlib.ticker import NullLocator
+
         if log:
             axes.set_xscale("log")
-            plain_log(axes.xaxis, axes.dataLim.x0, axes.dataLim.x1)
-        axes.set_xlabel(x_label)
-        seeds = min(len(s.rows) for s in self.settings)
-        axes.set_ylabel(self._risk_label("median and quartiles over seeds" if seeds >= LEAST_SEEDS else None))
-        self._title(axes, hidden, shown)
+            plain_log(axes.xaxis, min(values), max(values))
+        if len(values) <= MOST_TICKS:
+            axes.set_xticks(values, [f"{value:g}" for value in values])
+            axes.xaxis.set_minor_locator(NullLocator())
 
     def _title(self, axes: Any, hidden: bool, shown: set[str], said: str = "") -> None:
         others = [key for key in self.varied if key not in shown]
         best = f"the best over {', '.join(SYMBOLS.get(key, key) for key in others)}" if hidden and others else ""
         axes.set_title("; ".join(filter(None, [self.name, said, best])), loc="left", fontsize=10, color=GREY)
 
-    def _risk_label(self, how: str | None = None) -> str:
+    def _risk_label(self, quartiles: bool = False) -> str:
         what = "excess risk $F(w) - F(w^*)$" if self.utility == "excess_risk" else "cost $F(w)$"
-        return f"{what}\n({how or 'median over seeds'}; not private)"
+        seeds = min(len(s.rows) for s in self.settings)
+        how = "median and quartiles" if quartiles and seeds >= LEAST_SEEDS else "median"
+        over = f"{how} over {seeds} seeds, " if seeds > 1 else ""
+        return f"{what}\n({over}not private)"
 
     def _epsilon_label(self) -> str:
         at = f" at δ = {next(iter(self.deltas)):g}" if len(self.deltas) == 1 else ""
@@ -331,9 +350,9 @@ class _Sheet:
         return ", ".join(said)
 
 
-def _best(settings: Sequence[Setting], place: Callable[[Setting], str], utility: str) -> tuple[list[Setting], bool]:
+def _best(settings: Sequence[Setting], place: Callable[[Setting], Any], utility: str) -> tuple[list[Setting], bool]:
     """For each place the setting with the smallest median, and whether any place had several."""
-    best: dict[str, Setting] = {}
+    best: dict[Any, Setting] = {}
     several = False
     for setting in settings:
         where = place(setting)
@@ -368,9 +387,3 @@ def _spread(items: Sequence[int], most: int) -> list[int]:
 
 def _short(value: Any) -> str:
     return f"{value:g}" if type(value) in (int, float) else str(value)
-
-
-def _no_ticks() -> Any:
-    from matplotlib.ticker import NullLocator
-
-    return NullLocator()
