@@ -27,7 +27,7 @@ from pri_rfed.privacy.events import event_from_dict
 from pri_rfed.simulation import State
 
 QUICKSTART = str(ROOT / "configs" / "quickstart.toml")
-PLOTS = {f"{name}.{suffix}" for name in ("risk", "gradient_norm", "epsilon") for suffix in ("png", "svg")}
+PLOTS = {f"{name}.{suffix}" for name in ("risk", "gradient_norm", "epsilon", "ledgers") for suffix in ("png", "svg")}
 
 
 class Ended(tuple[int, str, str]):

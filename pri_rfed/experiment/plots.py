@@ -72,14 +72,27 @@ def drawing(path: Path, size: tuple[float, float] = (5.6, 3.6)) -> Iterator[Pict
             plt.close(picture.figure)
 
 
-def plot_run(folder: Path, title: str, rounds: Sequence[dict[str, Any]], privacy: dict[str, Any]) -> list[str]:
-    """Draw cost, gradient norm and epsilon by round into the folder, as PNG and SVG each; returns the files' names.
+def plot_run(
+    folder: Path,
+    title: str,
+    rounds: Sequence[dict[str, Any]],
+    privacy: dict[str, Any],
+    ledgers: Sequence[float] = (),
+) -> list[str]:
+    """Draw cost, gradient norm and epsilon by round, and epsilon agent by agent, into the folder, as PNG and SVG each;
+    returns the files' names.
 
-    rounds: the lines of rounds.jsonl. privacy: what `epsilon_curves` of the run made.
+    rounds: the lines of rounds.jsonl. privacy: `by_round` of privacy.json. ledgers: what each agent has spent; without
+    them there is no picture of agents.
     """
     from matplotlib.ticker import MaxNLocator
 
     names = []
+    with drawing(folder / "ledgers") as picture:
+        axes = picture.figure.subplots()
+        picture.wanted = _ledgers(axes, ledgers, privacy)
+        axes.set_title(title, loc="left", fontsize=10, color=GREY)
+    names += picture.files
     for name, draw in (("risk", _risk), ("gradient_norm", _gradient_norm), ("epsilon", _epsilon)):
         with drawing(folder / name) as picture:
             axes = picture.figure.subplots()
@@ -160,4 +173,23 @@ def _epsilon(axes: Any, rounds: Sequence[dict[str, Any]], privacy: dict[str, Any
     axes.set_ylabel(f"ε at δ = {privacy['delta']:g}")
     axes.set_ylim(bottom=0)
     axes.legend()
+    return True
+
+
+def _ledgers(axes: Any, ledgers: Sequence[float], privacy: dict[str, Any]) -> bool:
+    from matplotlib.ticker import MaxNLocator
+
+    if not ledgers:
+        return False
+    edges = np.arange(len(ledgers) + 1) + 0.5
+    axes.stairs(sorted(ledgers, reverse=True), edges, fill=True, color=SKY)
+    axes.stairs(sorted(ledgers, reverse=True), edges, color=BLUE, label="after it: ledger of an agent")
+    if privacy["global"]:
+        axes.axhline(privacy["global"][-1][1], color=ORANGE, linestyle="--", label="before the run: global")
+    axes.set_xlim(edges[0], edges[-1])
+    axes.set_ylim(0, 1.25 * max(*ledgers, *(epsilon for _, epsilon in privacy["global"][-1:])))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xlabel("agents, the one that has spent most first")
+    axes.set_ylabel(f"ε at δ = {privacy['delta']:g}")
+    axes.legend(loc="upper right", ncols=2, fontsize=8)
     return True

@@ -15,6 +15,7 @@ from pri_rfed.data.agents import AgentArrays
 from pri_rfed.experiment.config import Experiment
 from pri_rfed.experiment.folder import RunFolder, to_json, versions
 from pri_rfed.experiment.plots import plot_run
+from pri_rfed.experiment.spending import Spending
 from pri_rfed.privacy.accountants import best_epsilon
 from pri_rfed.privacy.dominance import hardest
 from pri_rfed.privacy.events import FORMAT_VERSION, Event, repeat
@@ -25,6 +26,8 @@ from pri_rfed.wire import exchange_sizes
 
 SECONDS_BETWEEN_CHECKPOINTS = 1.0
 POINTS_OF_A_CURVE = 25
+MOST_RECORD_COUNTS = 8
+"""Ledgers are drawn agent by agent where agents hold at most so many different numbers of records."""
 Curve = list[tuple[int, float]]
 
 
@@ -190,9 +193,17 @@ def _finish(
         **figures(experiment, result, evaluation, epsilons(result.privacy, privacy["accountants"])),
     }
     title = f"{experiment.run.name}: {experiment.problem.name}, {experiment.trainer.name}"
-    plot_run(folder.path, title, folder.rounds(), privacy["by_round"])
+    plot_run(folder.path, title, folder.rounds(), privacy["by_round"], _ledgers(folder))
     folder.write("summary.json", to_json(summary))
     return summary
+
+
+def _ledgers(folder: RunFolder) -> list[float]:
+    """What each agent has spent; of none where there is no guarantee, or where too many differ to account for them."""
+    spending = Spending.of(folder)
+    if spending is None or not spending.is_private or len(spending.local) > MOST_RECORD_COUNTS:
+        return []
+    return spending.ledgers(spending.participations(folder.rounds()))
 
 
 def _hardest(experiment: Experiment) -> list[Event]:
