@@ -202,7 +202,8 @@ def _run_figures(folder: Path, delta: float | None) -> dict[str, Any]:
         groups = [AgentGroup(g["records"], g["agents"], event_from_dict(g["local_event"])) for g in record["groups"]]
         took_part = {g["records"]: g["most_participations"] for g in record["groups"]}
         rounds = [Rounds(r["sampled"], r["pool"], r["count"]) for r in record["rounds"]]
-        return {"run_dir": str(folder)} | figures(groups, rounds, delta or record["delta"], took_part)
+        out = figures(groups, rounds, delta or record["delta"], took_part)
+        return {"run_dir": str(folder)} | out | {"neighbours": record["neighbours"]}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder / 'privacy.json'}: no privacy record of this project: {error!r}") from error
 

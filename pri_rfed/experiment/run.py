@@ -19,7 +19,14 @@ from pri_rfed.experiment.spending import Spending
 from pri_rfed.privacy.accountants import best_epsilon
 from pri_rfed.privacy.dominance import hardest
 from pri_rfed.privacy.events import FORMAT_VERSION, Event, repeat
-from pri_rfed.privacy.report import RunPrivacy, by_accountant, epsilon_by_round, finite_or_none, global_event
+from pri_rfed.privacy.report import (
+    RunPrivacy,
+    by_accountant,
+    epsilon_by_round,
+    finite_or_none,
+    global_event,
+    neighbours,
+)
 from pri_rfed.simulation import Evaluation, Result, Runtime, State, simulate
 from pri_rfed.training.steps import StepSize
 from pri_rfed.wire import exchange_sizes
@@ -252,7 +259,7 @@ def _privacy(experiment: Experiment, result: Result, spent: Curve) -> dict[str, 
     """The privacy record: what was released, both figures, and what every accountant makes of the run."""
     privacy = result.privacy
     delta = experiment.privacy.delta
-    out = privacy.to_dict()
+    out = privacy.to_dict() | {"neighbours": neighbours(privacy.unit, experiment.problem.protects)}
     out["accountants"] = claims(privacy)
     event = result.agent_level_event
     if event is not None:

@@ -29,6 +29,7 @@ from pri_rfed.problems.base import Problem
 from pri_rfed.problems.frechet import FrechetMean
 from pri_rfed.problems.matrix_completion import MatrixCompletion
 from pri_rfed.problems.pca import PrincipalEigenvector, PrincipalSubspace
+from pri_rfed.problems.structured_prediction import HyperbolicStructuredPrediction
 from pri_rfed.randomness import AgentStreams, Role, stream
 from pri_rfed.simulation import simulate
 from pri_rfed.training.base import Trainer
@@ -241,8 +242,8 @@ def canary(trainer: Trainer, problem: Problem, records: int, seed: int = 0) -> T
     """A real problem, with two records that pull as far apart as its records can, and others all like one of them.
 
     Principal components: records at 45 degrees to the start's subspace, on either side of it; matrix completion: the
-    same, as complete columns so long that they are clipped. Fréchet mean: points at opposite ends of the public ball;
-    without one, as far from the start as the clip bound reaches.
+    same, as complete columns so long that they are clipped. Fréchet mean, and labels of structured prediction: points
+    at opposite ends of the public ball; without one, as far from the start as the clip bound reaches.
 
     Raises ValueError where no canary is known for the problem, or with what the trainer says is wrong.
     """
@@ -257,18 +258,22 @@ def canary(trainer: Trainer, problem: Problem, records: int, seed: int = 0) -> T
         if isinstance(problem, MatrixCompletion):  # then the gradient is longer than length^2/(1 + ridge)
             length = math.sqrt(OVERSHOOT * (1 + problem.ridge) * max(_clips(trainer), default=1.0))
             one, other = (np.stack([length * z, np.ones(len(z))]) for z in (one, other))
-    elif isinstance(problem, FrechetMean):
+    elif isinstance(problem, (FrechetMean, HyperbolicStructuredPrediction)):
         away = manifold.from_coordinates(start, _reach(trainer, problem, start) * np.eye(1, manifold.dim)[0])
         one, other = manifold.exp(start, away), manifold.exp(start, -away)
+        if isinstance(problem, HyperbolicStructuredPrediction):  # the same weight, other labels
+            weight = 1.0 if problem.weight_bound is None else problem.weight_bound
+            one, other = (np.concatenate([[weight], y]) for y in (one, other))
     else:
         raise ValueError(
             f"problem = {problem.name!r}: no canary is known for it, only for principal-eigenvector, "
-            "principal-subspace, matrix-completion and frechet-mean; attack its trainer with worst-case gradients"
+            "principal-subspace, matrix-completion, frechet-mean and hyperbolic-structured-prediction; attack its "
+            "trainer with worst-case gradients"
         )
     return _attack("canary record", trainer, problem, start, one, other, records)
 
 
-def _reach(trainer: Trainer, problem: FrechetMean, start: Array) -> float:
+def _reach(trainer: Trainer, problem: FrechetMean | HyperbolicStructuredPrediction, start: Array) -> float:
     """How far from the start the canary lies."""
     if problem.radius is not None:
         return problem.radius * (1 - 1e-9)

@@ -19,13 +19,13 @@ from pri_rfed.privacy.calibration import (
     with_options,
 )
 from pri_rfed.privacy.dominance import hardest
-from pri_rfed.privacy.events import Event, Gaussian, Participation, repeat
+from pri_rfed.privacy.events import Event, Gaussian, Participation, Unit, repeat
 from pri_rfed.privacy.report import (
-    UNIT_IN_WORDS,
     AgentGroup,
     Rounds,
     finite_or_none,
     global_event,
+    neighbours,
     run_privacy,
 )
 
@@ -78,7 +78,9 @@ def account(plan: Plan) -> Figures:
 
     The ledger is that of an agent that takes part in every round.
     """
-    return figures(plan.groups(), [Rounds(plan.sampled, plan.pool, plan.rounds)], plan.delta)
+    out = figures(plan.groups(), [Rounds(plan.sampled, plan.pool, plan.rounds)], plan.delta)
+    unit = out["unit"] and Unit(out["unit"])
+    return out | {"neighbours": neighbours(unit, plan.problem.protects)}
 
 
 def figures(
@@ -93,7 +95,7 @@ def figures(
     after = hardest(repeat(group.group.local, group.participations) for group in run.groups)
     return {
         "unit": run.unit and str(run.unit),
-        "neighbours": run.unit and UNIT_IN_WORDS[run.unit],
+        "neighbours": neighbours(run.unit),
         "delta": delta,
         "private": run.is_private and math.isfinite(run.epsilon_global),
         "global": {"epsilon": finite_or_none(run.epsilon_global)},

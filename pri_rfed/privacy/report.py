@@ -27,6 +27,13 @@ UNIT_IN_WORDS = {
 }
 
 
+def neighbours(unit: Unit | None, protects: str = "") -> str | None:
+    """What neighbours differ in, in words; None for a run without privacy. protects: of the problem."""
+    if unit is None:
+        return None
+    return f"{UNIT_IN_WORDS[unit]}; {protects}" if protects else UNIT_IN_WORDS[unit]
+
+
 @dataclass(frozen=True)
 class AgentGroup:
     """Agents that hold equally many records, and so release alike."""
@@ -86,7 +93,7 @@ class RunPrivacy:
         return {
             "version": FORMAT_VERSION,
             "unit": self.unit and str(self.unit),
-            "neighbours": self.unit and UNIT_IN_WORDS[self.unit],
+            "neighbours": neighbours(self.unit),
             "delta": self.delta,
             "private": self.is_private,
             "epsilon_global": finite_or_none(self.epsilon_global),

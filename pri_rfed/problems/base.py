@@ -20,6 +20,9 @@ class Problem(ABC):
 
     name: ClassVar[str]
     """Its key in `PROBLEMS` and in configurations."""
+    protects: ClassVar[str] = ""
+    """What of a record a guarantee is about, in words, where that is not all of it: neighbours then differ in that
+    alone, which may make the bounds below smaller."""
 
     manifold: Manifold
     record_shape: tuple[int, ...]

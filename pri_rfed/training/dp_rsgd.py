@@ -69,6 +69,11 @@ class DPRSGD(RSGD):
         wrong = super().check(problem, self._announced(records))
         if self.noise > 0 and not np.isfinite(self._sensitivity(problem, records)):
             wrong.append(f"clip is needed: nothing else bounds the gradients of {problem.name}")
+        if self.sampling == "poisson" and problem.protects:
+            wrong.append(
+                "sampling = 'poisson' is for records that are added or removed as a whole; of those of "
+                f"{problem.name} only a part is protected"
+            )
         return wrong
 
     def event(self, problem: Problem, records: int) -> Event:
