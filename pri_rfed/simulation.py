@@ -11,6 +11,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 
 from pri_rfed.aggregation import Aggregation, ProjectedMean, TangentMean
 from pri_rfed.coordinator import Coordinator, RoundRecord, State
-from pri_rfed.data.agents import AgentArrays, AgentData, Records
+from pri_rfed.data.agents import AgentArrays, AgentData, Records, agents_by_size, most_by_size, pieces
 from pri_rfed.manifolds.base import Array
 from pri_rfed.privacy.events import Event, compose, repeat
 from pri_rfed.problems.base import Problem
@@ -80,11 +81,8 @@ class Result:
         """Both figures at record level, before and after the run, by the smallest sound accountant."""
         from pri_rfed.privacy.report import AgentGroup, Rounds, run_privacy
 
-        sizes, agents = np.unique(self.counts, return_counts=True)
-        groups = [
-            AgentGroup(n, a, self.local_events[n]) for n, a in zip(sizes.tolist(), agents.tolist(), strict=True)
-        ]
-        most = {n: int(self.participations[self.counts == n].max()) for n in sizes.tolist()}
+        groups = [AgentGroup(n, a, self.local_events[n]) for n, a in agents_by_size(self.counts).items()]
+        most = most_by_size(self.counts, self.participations)
         return run_privacy(groups, [Rounds(*draw, times) for draw, times in self._draws.items()], self.delta, most)
 
     @property
@@ -157,7 +155,8 @@ def simulate(
             f"aggregation {aggregation.name} takes points of the manifold only; trainer {trainer.name} uploads others, "
             f"which {ProjectedMean.name} takes"
         )
-    for n in np.unique(counts).tolist():
+    sizes = list(agents_by_size(counts))
+    for n in sizes:
         if lines := trainer.check(problem, n):
             wrong.append(f"trainer {trainer.name}, for an agent with {n} records: " + ", ".join(lines))
             break
@@ -170,11 +169,9 @@ def simulate(
     if budget is not None:
         from pri_rfed.privacy.calibration import calibrate_noise
 
-        trainer = calibrate_noise(
-            trainer, problem, np.unique(counts).tolist(), sampled, pool, rounds, budget.epsilon, budget.delta
-        )
+        trainer = calibrate_noise(trainer, problem, sizes, sampled, pool, rounds, budget.epsilon, budget.delta)
 
-    events = {n: trainer.event(problem, n) for n in np.unique(counts).tolist()}
+    events = {n: trainer.event(problem, n) for n in sizes}
     last = f", output {output} of {rounds} rounds" if output != "last" else ""
     plan = (
         f"{problem.name} on {problem.manifold}, {trainer}, {aggregation}, sampled {sampled}, seed {seed}{last}, "
@@ -228,7 +225,10 @@ def simulate(
 def _digest(events: dict[int, Event], counts: NDArray[np.int64]) -> str:
     """What tells apart who holds how many records, and what a local training releases."""
     described = json.dumps({n: event.to_dict() for n, event in events.items()}, sort_keys=True)
-    return hashlib.sha256(described.encode() + counts.astype("<i8").tobytes()).hexdigest()[:16]
+    digest = hashlib.sha256(described.encode())
+    for piece in pieces(len(counts)):
+        digest.update(counts[piece].astype("<i8").tobytes())
+    return digest.hexdigest()[:16]
 
 
 def train_agents(
@@ -276,6 +276,11 @@ def _prepared(problem: Problem, agents: AgentData) -> AgentData:
     """The agents with their records as the problem uses them. Raises ValueError naming the first bad one."""
     if not isinstance(agents, AgentArrays):
         return _PreparedOnDemand(problem, agents)
+    if agents.side_by_side:
+        everything = agents.all_records()
+        with suppress(ValueError):  # whose record it is will be found out
+            if problem.prepare_records(everything) is everything:
+                return agents
     prepared = []
     for i in range(len(agents)):
         try:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -10,6 +11,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
+
+
+def pieces(agents: int) -> Iterator[slice]:
+    """Slices that cover so many agents: what is worked out of millions of them is worked out by pieces, so that it
+    takes no memory in proportion."""
+    for start in range(0, agents, 1 << 16):
+        yield slice(start, start + (1 << 16))
+
+
+def agents_by_size(counts: NDArray[np.int64]) -> dict[int, int]:
+    """How many agents hold each number of records, by ascending number, given every agent's [N]."""
+    agents: Counter[int] = Counter()
+    for piece in pieces(len(counts)):
+        sizes, times = np.unique(counts[piece], return_counts=True)
+        agents.update(dict(zip(sizes.tolist(), times.tolist(), strict=True)))
+    return dict(sorted(agents.items()))
+
+
+def most_by_size(counts: NDArray[np.int64], values: NDArray[np.int64]) -> dict[int, int]:
+    """For each number of records the largest of the values [N] of the agents that hold as many."""
+    most: dict[int, int] = {}
+    for piece in pieces(len(counts)):
+        sizes, places = np.unique(counts[piece], return_inverse=True)
+        largest = np.full(len(sizes), np.iinfo(np.int64).min)
+        np.maximum.at(largest, places, values[piece])
+        for n, value in zip(sizes.tolist(), largest.tolist(), strict=True):
+            most[n] = max(most.get(n, value), value)
+    return most
 
 
 @dataclass(frozen=True)
@@ -76,6 +105,11 @@ class AgentArrays:
     def __getitem__(self, agent: int) -> Array:
         """One agent's records, [n_i, *record_shape]."""
         return self._arrays[agent]
+
+    @property
+    def side_by_side(self) -> bool:
+        """Whether all agents hold as many records as each other, so that `all_records` copies nothing."""
+        return self._stacked is not None
 
     def all_records(self) -> Array:
         """Everybody's records, [sum n_i, *record_shape]: for diagnostics, which no deployed run can have."""
