@@ -285,6 +285,7 @@ def serve(explored: Explored, host: str, port: int, tell: Callable[[str], None])
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     with listening:
         listening.bind((host, port))
+        listening.listen(128)
         shown = f"[{host}]" if ":" in host else host
         app = build_app(explored, host)
         config = uvicorn.Config(app, log_level="warning", access_log=False, server_header=False, lifespan="on")
