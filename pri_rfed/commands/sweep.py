@@ -18,6 +18,8 @@ from pri_rfed.commands.run import SECONDS_BETWEEN_LINES, AsJson
 if TYPE_CHECKING:
     from pri_rfed.experiment.sweep_run import Progress
 
+POINTS_TO_JUDGE_BY = 5
+"""From fewer it is too early to say how long the others take: processes have to start first."""
 MOST_ERRORS = 5
 """Of more different errors of points, the table has the others."""
 
@@ -49,7 +51,7 @@ def sweep(
     from pri_rfed.data.download import DataFolders
     from pri_rfed.experiment.config import override, read_toml
     from pri_rfed.experiment.sweep import SweepFolder, parse
-    from pri_rfed.experiment.sweep_run import BACKENDS, Interrupted, available_jobs, refusals, run_sweep
+    from pri_rfed.experiment.sweep_run import BACKENDS, Interrupted, refusals, run_sweep
 
     if backend not in BACKENDS:
         raise ValueError(f"--backend {backend}: there is only {', '.join(BACKENDS)}")
@@ -57,7 +59,7 @@ def sweep(
         described = parse(override(read_toml(config), assignments or []), config.parent, config.stem)
         refusals(described)  # nothing is written if no point can be run
         folder = SweepFolder.prepare(described, out or Path("sweeps") / described.name)
-        folders, jobs = DataFolders(data_dir), jobs or available_jobs()
+        folders = DataFolders(data_dir)
         with show_progress() as report:
             summary = run_sweep(folder, folders, jobs=jobs, backend=backend, retry=retry, report=report)
     except Interrupted as stop:
@@ -126,9 +128,9 @@ def show_progress() -> Iterator[Callable[[Progress], None]]:
             now = time.monotonic()
             if not console.is_terminal and now - said >= SECONDS_BETWEEN_LINES and progress.done > first:
                 said = now
-                left = (now - began) / (progress.done - first) * (progress.points - progress.done)
                 failed = f", {progress.failed} failed" if progress.failed else ""
-                line = f"{progress.done}/{progress.points} points{failed}, {left:.0f} s left"
-                print(line, file=sys.stderr, flush=True)
+                left = (now - began) / (progress.done - first) * (progress.points - progress.done)
+                said_left = f", {left:.0f} s left" if progress.done - first >= POINTS_TO_JUDGE_BY else ""
+                print(f"{progress.done}/{progress.points} points{failed}{said_left}", file=sys.stderr, flush=True)
 
         yield report

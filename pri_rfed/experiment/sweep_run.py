@@ -6,6 +6,7 @@ import importlib.util
 import itertools
 import json
 import os
+import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
@@ -23,6 +24,8 @@ from pri_rfed.experiment.sweep_plots import plot_sweep
 from pri_rfed.simulation import Evaluation, Result
 
 BACKENDS = ("processes", "ray")
+POINTS_AT_ONCE = 8
+"""How many points each process of a Ray cluster computes between two looks at the results."""
 
 Row = dict[str, Any]
 Curves = dict[str, list[Any]]
@@ -64,15 +67,16 @@ def run_sweep(
     folder: SweepFolder,
     folders: DataFolders,
     *,
-    jobs: int = 1,
+    jobs: int | None = None,
     backend: str = "processes",
     retry: bool = False,
     report: Callable[[Progress], None] = lambda progress: None,
 ) -> Row:
     """Compute all points that the folder does not hold yet, then its table and pictures; returns the summary.
 
-    A point that fails is one row with its error. jobs: processes at the same time; with 1, this one. backend "ray": on
-    the Ray cluster that the environment names, or a local one. retry: compute those that failed again.
+    A point that fails is one row with its error. jobs: processes at the same time; 1: this one; None: one a core.
+    backend "ray": on the Ray cluster that the environment names (RAY_ADDRESS), or a local one. retry: compute those
+    that failed again.
 
     Raises Interrupted on Ctrl-C, ConfigError as `refusals`.
     """
@@ -127,34 +131,38 @@ def _finish(folder: SweepFolder, seconds: float) -> Row:
 # Points ---------------------------------------------------------------------------------------------------------------
 
 
-def _compute(
-    points: Sequence[Point], folders: DataFolders, jobs: int, backend: str
-) -> Iterator[Computed]:
+def _compute(points: Sequence[Point], folders: DataFolders, jobs: int | None, backend: str) -> Iterator[Computed]:
     """Every point with its row and curves, as they get ready."""
     if not points:
         return
     if backend == "ray":
         yield from _on_ray(points, folders, jobs)
         return
-    if jobs == 1 or len(points) == 1:
+    jobs = min(available_jobs() if jobs is None else jobs, len(points))
+    if jobs == 1:
         yield from (compute(point, folders) for point in points)
         return
     from joblib import Parallel, delayed
 
-    parallel = Parallel(n_jobs=min(jobs, len(points)), return_as="generator_unordered")
+    parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", initializer=_leave_interrupts)
     yield from parallel(delayed(compute)(point, folders) for point in points)
 
 
-def _on_ray(points: Sequence[Point], folders: DataFolders, jobs: int) -> Iterator[Computed]:
+def _leave_interrupts() -> None:
+    """Ctrl-C is for the process that collects results: it ends the others."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def _on_ray(points: Sequence[Point], folders: DataFolders, jobs: int | None) -> Iterator[Computed]:
     """The same by joblib's backend for Ray, which hands results over part by part."""
     if importlib.util.find_spec("ray") is None:
         raise ConfigError(["--backend ray: Ray is not installed; pip install 'pri-rfed[cluster]'"])
-    from joblib import Parallel, delayed, parallel_config
+    from joblib import Parallel, delayed, effective_n_jobs, parallel_config
     from ray.util.joblib import register_ray
 
     register_ray()
-    part = 8 * jobs
-    with parallel_config(backend="ray", n_jobs=jobs), Parallel() as parallel:
+    with parallel_config(backend="ray", n_jobs=-1 if jobs is None else jobs), Parallel() as parallel:
+        part = POINTS_AT_ONCE * effective_n_jobs()
         for start in range(0, len(points), part):
             yield from parallel(delayed(compute)(point, folders) for point in points[start : start + part])
 
