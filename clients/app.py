@@ -6,17 +6,18 @@ that the server sends, its run configuration included, has a say in that.
 
 from __future__ import annotations
 
+import logging
 from functools import cache
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import ErrorCode
 
 from pri_rfed.participant import Participant, answer
 from pri_rfed.policy import load_policies
-from pri_rfed.wire import RECORD, Plan, WireError, clean
+from pri_rfed.wire import DECLINED, RECORD, Plan, WireError, clean
 
+log = logging.getLogger(__name__)
 app = ClientApp()
 
 
@@ -28,12 +29,13 @@ def participants(policies: str) -> dict[str, Participant]:
 
 @app.train()
 def train(message: Message, context: Context) -> Message:
-    """Answer a plan. What is no plan is answered by an error that says why."""
+    """Answer a plan. What is no plan, or one of another version of the project, is declined before anything else."""
     agents = participants(str(context.node_config["policies"]))
     record = message.content.get(RECORD)
     try:
         plan = Plan.unpack(record if isinstance(record, ConfigRecord) else {})
     except WireError as error:
-        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, clean(error)), reply_to=message)
+        log.warning("declined what the server sent, nothing was trained: %s", error)
+        return Message(Error(DECLINED, clean(error)), reply_to=message)
     packed = answer(agents, plan).pack()
     return Message(RecordDict({RECORD: ConfigRecord(dict(packed))}), reply_to=message)

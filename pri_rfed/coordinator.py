@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -124,11 +124,12 @@ def sample_agents(
 ) -> NDArray[np.int64]:
     """The server's choice for a round: `sampled` of the agents 0..pool-1, or of those in an array, uniform without
     replacement, in ascending order. Each attempt at a round has its own choice."""
-    agents = np.arange(pool) if isinstance(pool, int) else np.sort(pool)
-    if sampled == len(agents):
-        return agents
-    places = stream(seed, Role.SERVER, round, attempt).choice(len(agents), size=sampled, replace=False)
-    return np.asarray(agents[np.sort(places)], dtype=np.int64)
+    size = pool if isinstance(pool, int) else len(pool)
+    if sampled == size:
+        places = np.arange(size)
+    else:
+        places = np.sort(stream(seed, Role.SERVER, round, attempt).choice(size, size=sampled, replace=False))
+    return places if isinstance(pool, int) else np.asarray(np.sort(pool)[places], dtype=np.int64)
 
 
 def start_point(problem: Problem, seed: int | None) -> Array:
@@ -186,6 +187,28 @@ class Coordinator:
         size = len(self.counts) if pool is None else len(pool)
         return sample_agents(self.seed, self.state.round, min(self.sampled, size), agents, len(self.state.failed))
 
+    def abandoned(self, chosen: NDArray[np.int64], asked: Sequence[int], *, pool: int | None = None) -> State:
+        """The state to go on from if the process ends before the round is closed: to be saved before the first of the
+        chosen agents is asked. All that are `asked` count as having taken part, and the round is drawn anew: the same
+        draw released twice would be a draw that no accountant knows."""
+        refused: list[dict[str, int | str]] = [
+            {"agent": agent, "reason": "the server ended before the round was closed"} for agent in chosen.tolist()
+        ]
+        draw = self._draw_record(chosen, refused, pool)
+        return replace(self.state, participations=self._after(asked), failed=(*self.state.failed, draw))
+
+    def _draw_record(self, chosen: NDArray[np.int64], refused: list[dict[str, int | str]], pool: int | None) -> Draw:
+        draw: Draw = {"sampled": chosen.tolist(), "refused": refused}
+        if pool is not None and pool != len(self.counts):
+            draw["pool"] = pool
+        return draw
+
+    def _after(self, trained: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+        """How often each agent has released something, once these have trained."""
+        participations = self.state.participations.copy()
+        participations[np.asarray(trained, dtype=np.int64)] += 1
+        return participations
+
     def close(
         self,
         chosen: NDArray[np.int64],
@@ -195,15 +218,18 @@ class Coordinator:
         pool: int | None = None,
         missing: Mapping[int, str] | None = None,
         untrained: Sequence[int] = (),
+        silent: Collection[int] = (),
         min_replies: int = 0,
     ) -> bool:
         """Take up what the chosen agents uploaded (rows in their order, or by agent), and go on to the next round.
 
         pool: out of how many they were drawn. missing: why there is no upload of some. untrained: those of them that
         certainly released nothing; all others are counted as having taken part, whether their reply came or not.
+        silent: those of them that nothing came from, for a reason that has nothing to do with their records.
 
         Returns whether the round is done: if not, fewer than `min_replies` uploads were usable, and it is to be drawn
-        anew.
+        anew. Where the aggregation is the mechanism, a draw in vain would tell of uploads without noise; then all that
+        are not silent count as replies, and what cannot be used of them is the 0 that the mechanism is told of.
         """
         state, manifold = self.state, self.problem.manifold
         missing = {} if missing is None else missing
@@ -222,12 +248,10 @@ class Coordinator:
             {"agent": refusal.agent, "reason": missing.get(refusal.agent, refusal.reason)}
             for refusal in aggregate.refused
         ]
-        participations = state.participations.copy()
-        participations[np.setdiff1d(chosen, np.asarray(untrained, dtype=np.int64))] += 1
-        draw: Draw = {"sampled": chosen.tolist(), "refused": refused}
-        if pool is not None and pool != len(self.counts):
-            draw["pool"] = pool
-        if len(chosen) - len(refused) < min_replies:
+        participations = self._after(np.setdiff1d(chosen, np.asarray(untrained, dtype=np.int64)))
+        draw = self._draw_record(chosen, refused, pool)
+        is_mechanism = self.aggregation.event(len(chosen), len(self.counts)) is not None
+        if len(chosen) - len(silent if is_mechanism else refused) < min_replies:
             self.state = replace(state, participations=participations, failed=(*state.failed, draw))
             return False
 

@@ -15,15 +15,19 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 
 from pri_rfed.coordinator import Coordinator, RunStopped, State
 from pri_rfed.experiment.federation import Exchange
-from pri_rfed.wire import RECORD, Answer, Plan, WireError, clean
+from pri_rfed.wire import DECLINED, RECORD, Answer, Plan, WireError, clean
 
 log = logging.getLogger(__name__)
+
+UNDELIVERED = (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE)
+"""Errors by which the SuperLink says that a message, or the reply to it, did not come through."""
 
 LONGEST_POLL = 0.05
 """Replies are asked for at least so often, in seconds."""
@@ -42,7 +46,8 @@ class PriRFed(Strategy):
     """Runs the rounds of a coordinator over a Grid.
 
     problem, trainer: tables that say both to the clients. run: a name that no other run has. on_state: called with
-    every new state, before the next round begins. watch: called while clients are waited for; raises what makes that
+    every new state, before the next round begins, and before agents are asked with the state to go on from if nothing
+    comes of it. watch: called while clients are waited for; raises what makes that
     vain.
     """
 
@@ -108,6 +113,9 @@ class PriRFed(Strategy):
                 ttl=self.exchange.timeout,
             )
             self._sent[node] = plan, message
+        if self.on_state is not None:
+            asked_agents = sorted(self._index[name] for plan, _ in self._sent.values() for name in plan.agents)
+            self.on_state(self.coordinator.abandoned(self._chosen, asked_agents, pool=self._pool))
         return [message for _, message in self._sent.values()]
 
     def aggregate_train(
@@ -119,7 +127,7 @@ class PriRFed(Strategy):
         """
         uploads: dict[int, NDArray[np.float64]] = {}
         missing = {i: "its client is not connected" for i in self._chosen.tolist()}
-        untrained = set(missing)
+        untrained, silent = set(missing), set(missing)
         for plan, _ in self._sent.values():
             for name in plan.agents:
                 missing[self._index[name]] = f"no reply within {self.exchange.timeout:g} s"
@@ -130,10 +138,18 @@ class PriRFed(Strategy):
                 log.warning("a reply to no message of this round, or a second one, was dropped")
                 continue
             plan = plans.pop(reply.metadata.reply_to_message_id)
+            asked = {self._index[name] for name in plan.agents}
+            code = reply.error.code if reply.has_error() else None
+            if code == DECLINED:
+                missing |= dict.fromkeys(asked, f"its client declined: {clean(reply.error.reason)}")
+                untrained |= asked
+                continue
+            if code not in UNDELIVERED:
+                silent -= asked
             try:
                 answer = _answer(reply, plan)
             except WireError as error:
-                missing |= {self._index[name]: f"its client's reply was refused: {error}" for name in plan.agents}
+                missing |= dict.fromkeys(asked, f"its client's reply was refused: {error}")
                 continue
             for name in plan.agents:
                 i = self._index[name]
@@ -143,12 +159,13 @@ class PriRFed(Strategy):
                 elif name in answer.refused:
                     missing[i] = f"it declined: {answer.refused[name]}"
                     untrained.add(i)
+                    silent.add(i)
                 else:
                     missing[i] = "its training failed"
-        return self._close(uploads, missing, sorted(untrained))
+        return self._close(uploads, missing, sorted(untrained), silent)
 
     def _close(
-        self, uploads: dict[int, NDArray[np.float64]], missing: dict[int, str], untrained: list[int]
+        self, uploads: dict[int, NDArray[np.float64]], missing: dict[int, str], untrained: list[int], silent: set[int]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         coordinator = self.coordinator
         seconds = time.perf_counter() - self._began
@@ -159,6 +176,7 @@ class PriRFed(Strategy):
             pool=self._pool,
             missing=missing,
             untrained=untrained,
+            silent=silent,
             min_replies=self.exchange.min_replies,
         )
         state = coordinator.state

@@ -109,7 +109,10 @@ def test_a_client_of_another_version(faulty: Faulty) -> None:
         assert list(reasons) == [VICTIM]
         assert "version 1 of the protocol" in reasons[VICTIM] and "version 99 (project 7.0)" in reasons[VICTIM]
         assert "install the same version" in reasons[VICTIM]
-    assert faulty.releases() == [0, ROUNDS, ROUNDS], "it has not trained"
+        assert "declined" in reasons[VICTIM]
+    assert state.participations.tolist() == faulty.releases() == [0, ROUNDS, ROUNDS], "it has not trained"
+    log = (faulty.folder / f"client-{VICTIM}.log").read_text()
+    assert log.count("declined what the server sent, nothing was trained: it speaks version 1") == ROUNDS
 
 
 def test_a_full_disk_at_the_ledger(faulty: Faulty) -> None:

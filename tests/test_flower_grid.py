@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 from federation import EIGENVECTOR, SPD, Federation, experiment, simulated
 from flwr.app import ArrayRecord, ConfigRecord, Context, Error, Message, RecordDict
+from flwr.common.constant import ErrorCode
 
 from clients.app import app
 from pri_rfed.coordinator import Coordinator, RunStopped
 from pri_rfed.experiment.federation import Exchange
 from pri_rfed.owners import agent_name
-from pri_rfed.privacy.events import event_from_dict
+from pri_rfed.privacy.events import event_from_dict, repeat
 from pri_rfed.randomness import Role, stream
 from pri_rfed.simulation import train_agents
 from pri_rfed.wire import RECORD
@@ -209,6 +210,80 @@ def test_too_few_replies_repeat_the_round_and_then_stop_the_run(tmp_path: Path) 
     honest = Federation(of, tmp_path / "again", exchange=federation.exchange)
     done = honest.run(state)
     assert done.round == 3 and len(done.history[1]["repeated"]) == 3 and done.draws == [(3, 8)] * 6
+
+
+AGENT_LEVEL = {"name": "agent-level-mean", "clip": 0.4, "noise_multiplier": 2.0}
+
+
+@pytest.mark.parametrize("kind", ["NaN", "off the manifold", "garbage", "an error"])
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_whether_a_round_counts_never_depends_on_uploads_where_the_server_is_the_mechanism(
+    kind: str, tmp_path: Path
+) -> None:
+    """A draw in vain would say something of an agent's upload without noise."""
+    of = experiment(run={"rounds": 2, "sampled": 3}, aggregation=AGENT_LEVEL)
+
+    def tamper(message: Message, context: Context, honest: Honest) -> Message:
+        return HOSTILE[kind][0](message, honest(message, context))
+
+    state = Federation(of, tmp_path, tamper=tamper, exchange=Exchange(min_replies=3)).run()
+    assert state.draws == [(3, 8)] * 2 and all(len(record["refused"]) == 3 for record in state.history)
+    # What cannot be used is the zero vector, under noise as everything else.
+    assert of.problem.manifold.dist(state.point, of.problem.start(stream(of.run.seed, Role.START))) > 1e-3
+
+
+def test_every_draw_in_vain_is_accounted_for_where_the_server_is_the_mechanism(tmp_path: Path) -> None:
+    of = experiment(run={"rounds": 2, "sampled": 3}, aggregation=AGENT_LEVEL)
+    federation = Federation(of, tmp_path, exchange=Exchange(min_replies=3))
+    strategy = federation.strategy()
+    messages = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), federation.grid)
+    undelivered = [Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message) for message in messages]
+    strategy.aggregate_train(1, undelivered)
+    assert strategy.coordinator.state.round == 0, "nobody answered, whatever their records: the round is drawn anew"
+    result = replace(simulated(of), final=strategy.run(federation.grid))
+    assert result.final.draws == [(3, 8)] * 3 and len(result.final.history) == 2
+    release = of.aggregation.event(3, 8)
+    assert release is not None and result.agent_level_event == repeat(release, 3)
+
+
+def test_a_client_that_declines_is_missed_and_has_not_spent_where_the_server_is_the_mechanism(tmp_path: Path) -> None:
+    of = experiment(run={"rounds": 1, "sampled": 8}, aggregation=AGENT_LEVEL)
+
+    def tamper(message: Message, context: Context, honest: Honest) -> Message:
+        if context.node_id == 2:
+            record = message.content[RECORD]
+            record["header"] = json.dumps(json.loads(str(record["header"])) | {"protocol": 99})  # type: ignore[index]
+        return honest(message, context)
+
+    federation = Federation(of, tmp_path, tamper=tamper, exchange=Exchange(min_replies=7, attempts=2))
+    with pytest.raises(RunStopped, match=r"drawn 2 times.* version 99"):
+        federation.run()
+    assert (federation.states[-1].participations == federation.charges()).all() and federation.charges()[0] == 0
+
+
+def test_a_draw_is_written_down_before_anybody_is_asked(tmp_path: Path) -> None:
+    """Wherever the server ends, what its agents may have released by then is counted."""
+    federation = Federation(experiment(run={"rounds": 2, "sampled": 3}), tmp_path)
+    push, asked = federation.grid.push_messages, list[int]()
+
+    def watched(messages: Iterable[Message]) -> list[str]:
+        before = federation.states[-1]
+        assert len(before.failed) == 1 and len(federation.states) == 1 + 2 * before.round
+        assert before.participations[before.failed[0]["sampled"]].min() >= 1
+        asked.append(before.round)
+        ids = push(messages)
+        assert (before.participations == federation.charges()).all()
+        return ids
+
+    federation.grid.push_messages = watched  # type: ignore[method-assign]
+    whole = federation.run()
+    assert asked == [0, 1] and whole.draws == [(3, 8)] * 2 and not whole.failed
+    # Gone on with from there, the round is another draw, and both are accounted for.
+    resumed = Federation(federation.experiment, tmp_path / "again").run(federation.states[2])
+    assert resumed.draws == [(3, 8)] * 3 and resumed.history[0] == whole.history[0]
+    (lost,) = resumed.history[1]["repeated"]
+    assert lost["sampled"] == whole.history[1]["sampled"] != resumed.history[1]["sampled"]
+    assert resumed.participations.sum() == 9
 
 
 def test_agents_that_decline_have_not_spent(tmp_path: Path) -> None:
