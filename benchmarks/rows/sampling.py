@@ -6,7 +6,9 @@ table.json has them all.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -26,6 +28,14 @@ RANKS = (10, 20)
 BATCH = 1000
 CHAIN, CHAIN_MEASURED = 5000, 100
 LARGEST_BASIS, LARGEST_GRAM_SCHMIDT = 400_000_000, 500
+SLOW = {"explicit": "explicit basis", "gram-schmidt": "Gram–Schmidt", "mcmc": "MCMC"}
+NOTES = {
+    "mcmc": f"MCMC: a chain of {CHAIN} steps, timed over {CHAIN_MEASURED}; it has no exact law.",
+    "explicit": f"Explicit bases up to {LARGEST_BASIS // 10**6} MB, Gram–Schmidt up to dimension "
+    f"{LARGEST_GRAM_SCHMIDT}; the two largest sizes that fit are judged.",
+    "at once": "At once: all draws in one call. Whatever draws a thousand has to draw the normals first, so where they "
+    "are most of the peer's time too, no ratio can be large.",
+}
 TOGETHER = {"SPD, Bures–Wasserstein": 10, "SPD, log-Euclidean": 30}
 """Up to which m geomstats draws a thousand at once within seconds, where that is not all."""
 
@@ -55,60 +65,55 @@ def shown(case: dict[str, Any]) -> str:
 
 
 def rows(quick: bool) -> Iterator[Row]:
-    within = 0.02 if quick else 0.15
+    within = 0.02 if quick else 0.08
     measured = cases(quick)
     theirs = peers.run(
         "geometry",
         "geomstats_transport.py",
         {"cases": measured, "batch": BATCH, "within": within, "together": TOGETHER},
     )
-    rng = np.random.default_rng(0)
     for name in dict.fromkeys(case["manifold"] for case in measured):
-        kinds: dict[str, list[Row]] = {}
-
-        def add(kind: str, *fields: Any, kinds: dict[str, list[Row]] = kinds, **more: Any) -> None:
-            kinds.setdefault(kind, []).append(Row(*fields, **more))
-
-        sizes = [(case, their) for case, their in zip(measured, theirs, strict=True) if case["manifold"] == name]
-        large = {case["m"] for case, _ in sizes[len(sizes) // 2 :]}
-        for case, their in sizes:
-            manifold, label = make(case), shown(case)
-            # What it is compared with has the law that it should.
-            assert abs(their["spread"] - 1) < 0.25, (case, their)
-            w = manifold.random_point(rng)
-            one = partial(tangent_gaussian, manifold, w, 1.0, rng)
-            batch = partial(tangent_gaussian, manifold, w, 1.0, rng, (BATCH,))
-            ours = fastest(one, within)
-            add("one", f"one draw: {label}", ours, "transport with geomstats", their["one"], 2.0)
-            if case["r"] is None and case["manifold"] in VECTORS:
-                normals = partial(rng.standard_normal, (BATCH, manifold.dim))
-                many, floor = side_by_side(batch, normals, repeats=3 if quick else 7)
-                add("floor", f"{BATCH} draws: {label}", many, "their normals alone", floor, 1 / 1.5)
-                alone = partial(rng.standard_normal, manifold.dim)
-                add("floor one", f"one draw: {label}", ours, "its normals alone", fastest(alone, within), 1 / 1.5)
-            else:
-                many = fastest(batch, within, 3)
-            add("batch", f"{BATCH} draws: {label}", many, "geomstats, one by one", BATCH * their["one"], 10.0)
-            if "together" in their:
-                add("at once", f"{BATCH} draws: {label}", many, "geomstats, at once", their["together"], None)
-            for other, take, against in slow(manifold, case):
-                other_seconds = fastest(partial(take, manifold, w, 1.0, rng), within, 3)
-                other_seconds *= CHAIN / CHAIN_MEASURED if other == "mcmc" else 1.0
-                add(other, f"one draw: {label}", ours, against, other_seconds, 100.0 if case["m"] in large else None)
+        kinds: dict[str, list[tuple[int, Row]]] = {}
+        for case, their in zip(measured, theirs, strict=True):
+            if case["manifold"] == name:
+                for kind, row in one_size(case, their, within):
+                    kinds.setdefault(kind, []).append((case["m"], row))
         for kind, found in kinds.items():
-            promised = [row for row in found if row.wanted is not None] or found
-            note = {
-                "mcmc": f"MCMC: a chain of {CHAIN} steps, timed over {CHAIN_MEASURED}; it has no exact law.",
-                "explicit": f"Explicit bases up to {LARGEST_BASIS // 10**6} MB, Gram–Schmidt up to dimension "
-                f"{LARGEST_GRAM_SCHMIDT}: the larger half of the sizes that fit is judged.",
-                "at once": "At once: all draws in one call of geomstats. Those too have to draw the normals.",
-            }.get(kind, "")
-            yield worst(promised, note)
+            if kind in SLOW:
+                large = sorted({m for m, _ in found})[-2:]
+                yield worst([replace(row, wanted=100.0) for m, row in found if m in large], NOTES.get(kind, ""))
+            else:
+                yield worst([row for _, row in found], NOTES.get(kind, ""))
 
 
-def slow(manifold: Manifold, case: dict[str, Any]) -> Iterator[tuple[str, Callable[..., Any], str]]:
+def one_size(case: dict[str, Any], their: dict[str, float], within: float) -> Iterator[tuple[str, Row]]:
+    """All comparisons at one size, by their kind."""
+    assert abs(their["spread"] - 1) < 0.25, f"what it is compared with has another law: {case}, {their}"
+    manifold, label, rng = make(case), shown(case), np.random.default_rng(0)
+    w = manifold.random_point(rng)
+    ours = fastest(partial(tangent_gaussian, manifold, w, 1.0, rng), within)
+    many = partial(tangent_gaussian, manifold, w, 1.0, rng, (BATCH,))
+    normals = partial(rng.standard_normal, (BATCH, manifold.dim))
+    together, floor = side_by_side(many, normals, repeats=2 if math.prod(manifold.point_shape) > 5000 else 5)
+    own = case["r"] is None and case["manifold"] != "Poincaré ball"
+    against = "transport with geomstats" if own else "transport with NumPy (geomstats has none)"
+    draw, draws = f"one draw: {label}", f"{BATCH} draws: {label}"
+    yield "one", Row(draw, ours, against, their["one"], 2.0)
+    yield "batch", Row(draws, together, f"{against}, one by one", BATCH * their["one"], 10.0)
+    if "together" in their:
+        yield "at once", Row(draws, together, f"{against}, at once", their["together"])
+    if case["manifold"] in VECTORS:
+        alone = fastest(partial(rng.standard_normal, manifold.dim), within)
+        yield "floor", Row(draw, ours, "its normals alone", alone, 1 / 1.5)
+        yield "floors", Row(draws, together, "their normals alone", floor, 1 / 1.5)
+    for kind, take in slow(manifold, case):
+        seconds = fastest(partial(take, manifold, w, 1.0, rng), within, 3)
+        yield kind, Row(draw, ours, SLOW[kind], seconds * (CHAIN / CHAIN_MEASURED if kind == "mcmc" else 1.0))
+
+
+def slow(manifold: Manifold, case: dict[str, Any]) -> Iterator[tuple[str, Callable[..., Any]]]:
     if basis_bytes(manifold) <= LARGEST_BASIS:
-        yield "explicit", explicit_basis, "explicit basis"
+        yield "explicit", explicit_basis
     if (case["manifold"] in SPD or case["manifold"] == "Lorentz hyperboloid") and manifold.dim <= LARGEST_GRAM_SCHMIDT:
-        yield "gram-schmidt", gram_schmidt, "Gram–Schmidt"
-    yield "mcmc", partial(metropolis, steps=CHAIN_MEASURED), "MCMC"
+        yield "gram-schmidt", gram_schmidt
+    yield "mcmc", partial(metropolis, steps=CHAIN_MEASURED)
