@@ -153,18 +153,18 @@ class PoincareEmbedding:
 
     The loss of a pair (u, v) is -log(e^{-dist(u, v)} / (e^{-dist(u, v)} + sum_{v'} e^{-dist(u, v')})) over `negatives`
     words v' drawn uniformly from those that u is no kind of. Gradients are summed over `batch` pairs at a time, whose
-    steps are taken together. In the first `burn_in` epochs the step size is divided by ten, and v' = every word.
-    Points start uniformly within 0.001 of the centre, and none goes farther from it than the distance `radius`.
+    steps are taken together. In the first `burn_in` epochs the step size is divided by ten. Points start uniformly
+    within 0.001 of the centre, and none goes farther from it than the distance `radius` (12.2 is a norm of 1 - 1e-5).
     (Nickel, Kiela 2017, sections 3 and 3.1, with the exponential map for their retraction.)
     """
 
     dim: int = 2
     epochs: int = 300
-    step_size: float = 0.3
-    negatives: int = 20
-    burn_in: int = 20
+    step_size: float = 0.1
+    negatives: int = 50
+    burn_in: int = 50
     batch: int = 64
-    radius: float = 10.0
+    radius: float = 12.2
     seed: int = 0
 
     def __post_init__(self) -> None:

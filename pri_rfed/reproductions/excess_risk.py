@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from matplotlib.figure import Figure
 
-from pri_rfed.coordinator import State
+from pri_rfed.coordinator import State, start_point
 from pri_rfed.data.download import DataFolders
 from pri_rfed.experiment.plots import LOOKS
 from pri_rfed.manifolds.base import Array
@@ -30,6 +30,10 @@ METHODS = {
     "rsvrg-once": "RSVRG, full gradient once an epoch",
 }
 """What to call the methods; the last one is ours, and there is no need for it without privacy."""
+
+
+Curve = list[tuple[float, float, float, float]]
+"""Gradient calls, and the median, least and largest risk over seeds there."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,10 @@ class ExcessRisk(Reproduction):
     def load(self, name: str, folders: DataFolders) -> tuple[Problem, Array]:
         """The problem and the records [n, *record_shape] of a data set. It is called once a process."""
 
+    def start(self, problem: Problem, seed: int) -> Array:
+        """Where a run begins; by default where the problem says."""
+        return start_point(problem, seed)
+
     # Measuring --------------------------------------------------------------------------------------------------------
 
     def cells(self) -> Sequence[Cell]:
@@ -134,7 +142,8 @@ class ExcessRisk(Reproduction):
         task = _task(self, cell["set"], folders)
         trainer, rounds = _calibrated(self, cell["set"], cell["method"], cell["epsilon"], cell["clip"], folders)
         trainer = replace(trainer, step_size=cell["step_size"])  # type: ignore[type-var]
-        points = []
+        start = self.start(task.problem, cell["seed"])
+        points = [start]
 
         def keep(state: State) -> None:
             points.append(state.point)
@@ -145,6 +154,7 @@ class ExcessRisk(Reproduction):
             trainer,
             rounds=rounds,
             delta=self.delta,
+            start=start,
             seed=cell["seed"],
             evaluate_every=0,
             on_round=keep,
@@ -153,7 +163,7 @@ class ExcessRisk(Reproduction):
         spent = math.inf if cell["epsilon"] is None else result.privacy.epsilon_global
         return [
             {
-                "gradient_calls": calls * (i + 1),
+                "gradient_calls": calls * i,
                 "excess_risk": _risk(task, point),
                 "noise": getattr(trainer, "noise", None),
                 "epsilon_spent": spent if math.isfinite(spent) else None,
@@ -203,13 +213,16 @@ class ExcessRisk(Reproduction):
         for key, options in groups.items():
             yield *key, min(options.values(), key=lambda tried: _curve(tried)[-1][1])
 
+    def _curves(self, rows: Sequence[Row]) -> dict[tuple[str, float | None, str], Curve]:
+        return {(name, epsilon, method): _curve(chosen) for name, epsilon, method, chosen in self.best(rows)}
+
     def draw(self, figure: Figure, rows: Sequence[Row]) -> None:
         columns = (*self.epsilons, None)
         panels = figure.subplots(len(self.sets), len(columns), squeeze=False, sharex=True, sharey="row")
-        lines = {}
-        for name, epsilon, method, chosen in self.best(rows):
+        lines, curves = {}, self._curves(rows)
+        for (name, epsilon, method), curve in curves.items():
             axes = panels[self.sets.index(name), columns.index(epsilon)]
-            calls, median, low, high = np.transpose(_curve(chosen))
+            calls, median, low, high = np.transpose(curve)
             look = LOOKS[list(METHODS).index(method)]
             (lines[METHODS[method]],) = axes.plot(calls, median, **look | {"markersize": 3})
             axes.fill_between(calls, low, high, color=look["color"], alpha=0.2, linewidth=0)
@@ -219,8 +232,12 @@ class ExcessRisk(Reproduction):
             panels[0, j].set_title("not private" if epsilon is None else f"ε = {epsilon:g}", fontsize=10)
             panels[-1, j].set_xlabel("gradient calls")
             panels[-1, j].ticklabel_format(axis="x", style="sci", scilimits=(0, 3))
-        for axes in panels.flat:
-            axes.set_yscale("log")
+        for i, name in enumerate(self.sets):
+            # What comes down to rounding without privacy is not followed all the way.
+            least = [line[1] for (of, epsilon, _), curve in curves.items() if of == name and epsilon for line in curve]
+            for axes in panels[i]:
+                axes.set_yscale("log")
+                axes.set_ylim(bottom=min(least) / 10)
         figure.legend(list(lines.values()), list(lines), loc="outside upper center", ncols=len(lines), fontsize=8)
 
     @property
@@ -228,9 +245,7 @@ class ExcessRisk(Reproduction):
         return (2.5 * (len(self.epsilons) + 1) + 0.6, 0.6 + 2.6 * len(self.sets))
 
     def compare(self, rows: Sequence[Row]) -> str:
-        curves = {
-            (name, epsilon, method): _curve(chosen) for name, epsilon, method, chosen in self.best(rows)
-        }
+        curves = self._curves(rows)
         said = []
         for name in self.sets:
             parts = []
@@ -246,16 +261,15 @@ class ExcessRisk(Reproduction):
         return " ".join(said)
 
     def _calls_compared(
-        self, name: str, curves: dict[tuple[str, float | None, str], list[tuple[float, float, float, float]]]
+        self, name: str, curves: dict[tuple[str, float | None, str], Curve]
     ) -> str:
         """How DP-RSVRG does against DP-RSGD by gradient calls."""
         reached = []
         for epsilon in self.epsilons:
             target = curves[name, epsilon, "rsgd"][-1]
             for method in ("rsvrg", "rsvrg-once"):
-                calls = next((calls for calls, risk, *_ in curves[name, epsilon, method] if risk <= target[1]), None)
-                if calls is not None:
-                    reached.append(calls / target[0])
+                there = [calls for calls, risk, *_ in curves[name, epsilon, method] if calls and risk <= target[1]]
+                reached += [calls / target[0] for calls in there[:1]]
         tried = 2 * len(self.epsilons)
         if not reached:
             return "Private RSVRG nowhere reaches the risk that private RSGD ends with."
@@ -290,8 +304,8 @@ class ExcessRisk(Reproduction):
         )
 
 
-def _curve(rows: Sequence[Row]) -> list[tuple[float, float, float, float]]:
-    """Gradient calls, and the median, least and largest risk over seeds there. What is no number counts as infinite."""
+def _curve(rows: Sequence[Row]) -> Curve:
+    """The curve of all seeds' rows; what is no number counts as infinite."""
     at: dict[float, list[float]] = {}
     for row in rows:
         risk = row["excess_risk"]

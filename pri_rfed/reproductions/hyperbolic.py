@@ -14,6 +14,7 @@ from pri_rfed.data.wordnet import CLOSURE, Hierarchy, PoincareEmbedding, read_cl
 from pri_rfed.manifolds import PoincareBall
 from pri_rfed.manifolds.base import Array
 from pri_rfed.problems import FrechetMean, Problem
+from pri_rfed.randomness import Role, stream
 from pri_rfed.reproductions.excess_risk import ExcessRisk
 
 
@@ -37,7 +38,8 @@ def _said_of_embedding(graph: Hierarchy, embedding: PoincareEmbedding) -> str:
 @dataclass(frozen=True, kw_only=True)
 class SamplingPoincare(ExcessRisk):
     """The Fréchet mean of Poincaré embeddings; see `ExcessRisk`. epochs: of the training of the embedding. radius: of
-    the public ball about the centre that the training keeps all points in."""
+    the public ball about the centre that the training keeps all points in. away: distance from the centre at which a
+    run begins, in a random direction."""
 
     name = "sampling-poincare"
     title = "Excess risk against gradient calls: Fréchet mean of Poincaré embeddings"
@@ -49,7 +51,8 @@ class SamplingPoincare(ExcessRisk):
     data = ("wordnet",)
 
     epochs: int = 300
-    radius: float = 10.0
+    radius: float = PoincareEmbedding.radius
+    away: float = 3.0
 
     @property
     def sets(self) -> Sequence[str]:
@@ -62,6 +65,12 @@ class SamplingPoincare(ExcessRisk):
     def load(self, name: str, folders: DataFolders) -> tuple[Problem, Array]:
         points = self._embedding.cached(mammals(folders))
         return FrechetMean(PoincareBall(2), np.zeros(2), self.radius, outside="move"), points
+
+    def start(self, problem: Problem, seed: int) -> Array:
+        centre, direction = np.zeros(2), stream(seed, Role.START).standard_normal(2)
+        return problem.manifold.exp(
+            centre, problem.manifold.from_coordinates(centre, self.away * direction / np.linalg.norm(direction))
+        )
 
     def remarks(self, folders: DataFolders) -> Sequence[str]:
         return (*super().remarks(folders), _said_of_embedding(mammals(folders), self._embedding))
