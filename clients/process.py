@@ -8,14 +8,20 @@ flwr 1.41.0, whose Fleet connection it uses.
 from __future__ import annotations
 
 import logging
+import ssl
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any
 
+import httpx
+from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.app.message import remove_content_from_message
-from flwr.common.constant import ErrorCode
+from flwr.common.constant import SYSTEM_TIME_TOLERANCE, TIMESTAMP_TOLERANCE, ErrorCode
 from flwr.supercore.grpc_health import run_health_server_grpc_no_tls
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree, no_object_id_recompute
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
@@ -58,8 +64,7 @@ def serve(
     log.info("%d agents: %s", len(agents), ", ".join(agents))
     if health is not None:
         run_health_server_grpc_no_tls(health)
-    keys = private, private.public_key()
-    with http_request_response(server, False, authority.read_bytes(), keys) as connection:
+    with _connected(server, authority, private) as connection:
         node, receive, send, _, _, pull, push, confirm = connection
         log.info("connected to %s as node %d", server, node)
         last = time.monotonic()
@@ -101,8 +106,41 @@ def serve(
             except Exception:
                 log.exception("a message of run %d could not be dealt with", run)
             last = time.monotonic()
-    log.error("the connection to %s is lost for good", server)
+    log.error("the connection to %s is lost for good; %s", server, _likely_reason(server, authority))
     return 1
+
+
+@contextmanager
+def _connected(server: str, authority: Path, private: ec.EllipticCurvePrivateKey) -> Iterator[tuple[Any, ...]]:
+    """Flower's connection to the Fleet API. Logs what may be the reason if the server turns this client away."""
+    with ExitStack() as stack:
+        try:
+            pair = private, private.public_key()
+            connection = stack.enter_context(http_request_response(server, False, authority.read_bytes(), pair))
+        except SystemExit:  # so Flower ends a process that cannot connect, and says no more than the server's answer
+            log.error("%s turned this client away; %s", server, _likely_reason(server, authority))
+            raise
+        yield connection
+
+
+def _likely_reason(server: str, authority: Path) -> str:
+    """Why a server does not take a client's calls, as far as can be told from here. It answers every refusal alike."""
+    try:
+        context = ssl.create_default_context(cafile=str(authority))
+        answer = httpx.post(f"https://{server}/", verify=context, trust_env=False, timeout=3.0)
+        ahead = time.time() - parsedate_to_datetime(answer.headers["date"]).timestamp()
+    except (httpx.HTTPError, OSError, KeyError, ValueError) as error:
+        return f"it cannot be reached: {error}"
+    if -TIMESTAMP_TOLERANCE < ahead < SYSTEM_TIME_TOLERANCE - 1:  # the server's answer tells its time to the second
+        return (
+            "is this client's key registered there, does no other client with this key run, and is the run that it was "
+            "connected for still the same?"
+        )
+    return (
+        f"calls are signed with the time, and this machine's clock is {abs(ahead):.0f} s "
+        f"{'ahead of' if ahead > 0 else 'behind'} the server's: more than {SYSTEM_TIME_TOLERANCE} s ahead, or "
+        f"{TIMESTAMP_TOLERANCE} s behind, is refused. Check the clock (NTP)"
+    )
 
 
 def _answer(message: Message, node: int, policies: Path) -> Message:

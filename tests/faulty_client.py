@@ -8,7 +8,8 @@ import resource
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -38,6 +39,32 @@ def replays() -> None:
         return Message(first[0].content, reply_to=message)
 
     process.app = app  # type: ignore[assignment]
+
+
+def resends(answers: str) -> None:
+    """Send every reply twice, and those of all rounds before again with it, under the messages' own numbers.
+
+    answers: a file for what the server says to that."""
+    connect, sent = process.http_request_response, list[Any]()
+
+    @contextmanager
+    def connection(*arguments: Any) -> Iterator[tuple[Any, ...]]:
+        with connect(*arguments) as (node, receive, send, run, fab, pull, push, confirm):
+
+            def send_all(*reply: Any) -> Any:
+                for old in [*sent, reply]:
+                    try:
+                        said = f"{len(send(*old)[0])} objects wanted"
+                    except Exception as error:
+                        said = f"{type(error).__name__}: {error}"
+                    with Path(answers).open("a") as file:
+                        file.write(f"{said!r}\n")
+                sent.append(reply)
+                return send(*reply)
+
+            yield node, receive, send_all, run, fab, pull, push, confirm
+
+    process.http_request_response = connection  # type: ignore[assignment]
 
 
 def other_version() -> None:
@@ -88,7 +115,7 @@ def clock(seconds: str) -> None:
 
 
 FAULTS: dict[str, Callable[..., None]] = {
-    each.__name__: each for each in (never_sends, replays, other_version, full_disk, dies, clock)
+    each.__name__: each for each in (never_sends, replays, resends, other_version, full_disk, dies, clock)
 }
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +10,13 @@ import numpy as np
 from flwr.app import Context, Message
 
 from clients import app as client_app
-from pri_rfed.coordinator import Coordinator, State
+from pri_rfed.coordinator import Coordinator, RoundRecord, State
 from pri_rfed.data.download import DataFolders
 from pri_rfed.experiment.config import Experiment, load
 from pri_rfed.experiment.federation import Exchange
 from pri_rfed.owners import agent_name
 from pri_rfed.privacy.ledger import Ledger
-from pri_rfed.simulation import Result, Runtime, simulate
+from pri_rfed.simulation import Result, Runtime, simulate, train_agents
 from server.local_grid import LocalGrid
 from server.rehearsal import make_strategy, owners
 from server.strategy import PriRFed
@@ -63,6 +63,22 @@ def simulated(of: Experiment, runtime: Runtime | None = None, **options: Any) ->
         runtime=runtime,
         **options,
     )
+
+
+def replayed(of: Experiment, history: Sequence[RoundRecord]) -> State:
+    """What a run comes to whose rounds were drawn anew where this history says so, each draw with its own agents."""
+    coordinator = Coordinator(
+        of.problem, of.agents.counts, of.aggregation, rounds=of.run.rounds, sampled=of.sampled, seed=of.run.seed
+    )
+    for record in history:
+        for lost in record.get("repeated", ()):
+            chosen = coordinator.draw()
+            assert chosen.tolist() == lost["sampled"]
+            coordinator.state = coordinator.abandoned(chosen, lost["sampled"])
+        chosen, state = coordinator.draw(), coordinator.state
+        uploads = train_agents(of.problem, of.agents, of.trainer, state.point, chosen, of.run.seed, state.round)
+        coordinator.close(chosen, uploads, seconds=0.0)
+    return coordinator.state
 
 
 class Federation:

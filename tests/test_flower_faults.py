@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -102,6 +103,15 @@ def test_a_replayed_reply(faulty: Faulty) -> None:
     assert state.participations.tolist() == faulty.releases() == [ROUNDS] * AGENTS
 
 
+def test_a_reply_that_is_sent_again_as_it_was(faulty: Faulty) -> None:
+    answers = faulty.folder / "answers"
+    faulty.fault = ["resends", str(answers)]
+    state = faulty.finish()
+    assert not any(refused(state)) and state.participations.tolist() == faulty.releases() == [ROUNDS] * AGENTS
+    # In round 2 those of round 1 come again, and each of this round twice.
+    assert len(answers.read_text().splitlines()) == 3
+
+
 def test_a_client_of_another_version(faulty: Faulty) -> None:
     faulty.fault = ["other_version"]
     state = faulty.finish()
@@ -146,7 +156,7 @@ def test_two_clients_with_one_key(faulty: Faulty) -> None:
     assert state.participations.tolist() == faulty.releases() == [rounds] * AGENTS
 
 
-@pytest.mark.parametrize(("seconds", "fine"), [("-200", True), ("60", False)])
+@pytest.mark.parametrize(("seconds", "fine"), [("-200", True), ("60", False), ("-400", False)])
 def test_a_clock_that_is_wrong(seconds: str, fine: bool, faulty: Faulty) -> None:
     """Three minutes behind do no harm; a clock that is ahead is turned away, and the run needs nobody's."""
     faulty.configure(sampled=AGENTS if fine else AGENTS - 1, draw_from="connected")
@@ -156,6 +166,10 @@ def test_a_clock_that_is_wrong(seconds: str, fine: bool, faulty: Faulty) -> None
     assert state.participations.tolist() == faulty.releases() == [ROUNDS if fine else 0, ROUNDS, ROUNDS]
     log = (faulty.folder / f"client-{VICTIM}.log").read_text()
     assert ("connected to" in log) == fine
+    if not fine:
+        said = re.search(r"turned this client away; .* clock is (\d+) s (ahead of|behind) the server's.* NTP", log)
+        assert said is not None and abs(int(said[1]) - abs(int(seconds))) <= 2
+        assert said[2] == ("ahead of" if int(seconds) > 0 else "behind")
 
 
 # Networks -------------------------------------------------------------------------------------------------------------

@@ -251,8 +251,8 @@ def test_a_client_that_declines_is_missed_and_has_not_spent_where_the_server_is_
 
     def tamper(message: Message, context: Context, honest: Honest) -> Message:
         if context.node_id == 2:
-            record = message.content[RECORD]
-            record["header"] = json.dumps(json.loads(str(record["header"])) | {"protocol": 99})  # type: ignore[index]
+            record: Any = message.content[RECORD]
+            record["header"] = json.dumps(json.loads(str(record["header"])) | {"protocol": 99})
         return honest(message, context)
 
     federation = Federation(of, tmp_path, tamper=tamper, exchange=Exchange(min_replies=7, attempts=2))

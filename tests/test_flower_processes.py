@@ -16,10 +16,13 @@ import httpx
 import numpy as np
 import pytest
 import tomli_w
-from federation import EIGENVECTOR, experiment, simulated
+from conftest import ROOT
+from faulty_server import POINTS
+from federation import EIGENVECTOR, experiment, replayed, simulated
 
 from pri_rfed import keys
 from pri_rfed.coordinator import State
+from pri_rfed.experiment.config import Experiment
 from pri_rfed.privacy.events import event_from_dict
 from server.superlink import QUIET, SuperLink, start_process, stop, tail
 
@@ -137,12 +140,49 @@ def test_it_is_interrupted_and_resumed(started: Any, tmp_path: Path) -> None:
     assert finish(process, seen) == 130, tail(tmp_path / "log")
     assert "pri-rfed resume" in tail(tmp_path / "log")
     wait_for(lambda: not alive(sorted(seen)), "the end of all processes")
-    done = State.load(out / "checkpoint.npz").round
-    assert 2 <= done < 30
-    # What is aggregated stays; the run goes on to the result it would have had unbroken.
+    before = State.load(out / "checkpoint.npz")
+    assert 2 <= before.round < 30
+    # What is aggregated stays; the run goes on, with other agents in a round that was under way.
     subprocess.run([*PRIRFED, "resume", str(out)], check=True, timeout=PATIENCE, capture_output=True)
-    expected = simulated(experiment(tables(rounds=30)))
+    goes_on_as_it_would_have(out, before, experiment(tables(rounds=30)))
+
+
+def goes_on_as_it_would_have(out: Path, before: State, of: Experiment) -> None:
+    """The finished run has the rounds, and accounts for all draws, of the state that it went on from."""
+    after = State.load(out / "checkpoint.npz")
+    assert after.history[: before.round] == before.history and after.round == of.run.rounds
+    assert after.draws[: len(before.draws)] == before.draws
+    expected = replayed(of, after.history)
     np.testing.assert_allclose(np.load(out / "point.npy"), expected.point, rtol=0, atol=1e-9)
+    assert (after.participations == expected.participations).all()
+    rounds = [json.loads(line)["round"] for line in (out / "rounds.jsonl").read_text().splitlines()]
+    assert rounds == list(range(1, after.round + 1))
+
+
+@pytest.mark.parametrize("sampled", [4])
+def test_a_server_that_is_killed_at_any_point_of_a_round_goes_on(sampled: int, tmp_path: Path) -> None:
+    """In every round at another point. What a draw that was lost has released is accounted for."""
+    config, out = tables(rounds=len(POINTS) + 1, sampled=sampled), tmp_path / "run"
+    (tmp_path / "config.toml").write_text(tomli_w.dumps(config))
+    first = ["run", str(tmp_path / "config.toml"), "--runtime", "flower", "--clients", "2", "--out", str(out)]
+    faulty = [sys.executable, str(Path(__file__).with_name("faulty_server.py"))]
+    before: State | None = None
+    for t, point in enumerate(POINTS, start=1):
+        command = first if before is None else ["resume", str(out)]
+        process = start_process([*faulty, point, str(t), "--", *command], tmp_path / "log", {"PYTHONPATH": str(ROOT)})
+        assert process.wait(PATIENCE) == -signal.SIGKILL, tail(tmp_path / "log")
+        now = State.load(out / "checkpoint.npz")
+        # Only at the last point the round is kept; at all others its draw is, as one that came to nothing.
+        assert (now.round, len(now.failed)) == ((t, 0) if point == "saved" else (t - 1, 1))
+        assert len(now.draws) == 2 * t - 1
+        if before is not None:
+            assert now.history[: before.round] == before.history and now.draws[: len(before.draws)] == before.draws
+        before = now
+    assert before is not None
+    subprocess.run([*PRIRFED, "resume", str(out)], check=True, timeout=PATIENCE, capture_output=True)
+    goes_on_as_it_would_have(out, before, experiment(config))
+    privacy = json.loads((out / "privacy.json").read_text())
+    assert sum(entry["count"] for entry in privacy["rounds"]) == len(before.draws) + 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["terminated", "killed"])
@@ -187,7 +227,7 @@ def connect(link: SuperLink, folder: Path, ca: Path, key: Path) -> tuple[int, st
 def test_an_unregistered_key_is_turned_away(link: SuperLink, tmp_path: Path) -> None:
     keys.make_client_key(tmp_path / "key")
     status, said = connect(link, tmp_path, link.folder / keys.AUTHORITY, tmp_path / "key")
-    assert status != 0 and "305" in said
+    assert status != 0 and "305" in said and "is this client's key registered there" in said
 
 
 def test_another_authority_is_not_trusted(link: SuperLink, tmp_path: Path) -> None:

@@ -124,8 +124,8 @@ def test_a_server_that_is_killed_goes_on_where_it_was(wards: Wards) -> None:
     summary = json.loads((wards.out / "summary.json").read_text())
     assert summary["runtime"] == "server" and summary["private"] and summary["cost"] is None
     assert abs(np.linalg.norm(np.load(wards.out / "point.npy")) - 1) < 1e-9
-    # A ledger counts no less than what reached the server; what was lost with the server counts as well.
-    assert all(own >= known for own, known in zip(wards.releases(), after.participations.tolist(), strict=True))
+    # The server counts no less than the ledgers: what was lost with it, or with a client, counts as well.
+    assert all(own <= known for own, known in zip(wards.releases(), after.participations.tolist(), strict=True))
     # Nothing is left to do.
     wards.start_server()
     wards.until(wards.ended)
