@@ -12,15 +12,41 @@ calls these functions keeps NumPy from warning of it (`quiet`).
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pri_rfed.manifolds.base import Array
 
+T = TypeVar("T")
+
 quiet = np.errstate(over="ignore", invalid="ignore", divide="ignore")
+
+
+def remembering(f: Callable[[Array], T]) -> Callable[[Array], T]:
+    """f, which remembers its last result: the operations of a step, all at the same points, then share it. Points are
+    compared by content. The result is not to be written to.
+    """
+    last: list[tuple[Array, T]] = []
+
+    @functools.wraps(f)
+    def remembered(w: Array) -> T:
+        for known, result in last:
+            if known.shape == w.shape and (known == w).all():
+                return result
+        result = f(w)
+        if w.size <= _REMEMBERED_NUMBERS:
+            last[:] = [(w.copy(), result)]
+        return result
+
+    return remembered
+
+
+_REMEMBERED_NUMBERS = 1 << 20
 
 
 def transpose(a: Array) -> Array:
@@ -217,20 +243,45 @@ def solve_lower(lower: Array, b: Array) -> Array:
     return x
 
 
-def whiten(lower: Array, v: Array) -> Array:
-    """L^-1 v L^-T for lower triangular L and symmetric v, by substitution; symmetric, shape [..., m, m]."""
+Factor = tuple[Array, Array]
+"""L with L L^T = w, and L^-1, shape [..., m, m] each."""
+
+
+def factor(w: Array) -> Factor:
+    """The Cholesky factor and its inverse, by substitution; NaN where w has none. Not to be written to."""
+    factors = _factor(w.reshape(-1, *w.shape[-2:]))
+    lower, inverse = (y.reshape(w.shape) for y in factors)
+    return lower, inverse
+
+
+@remembering
+def _factor(w: Array) -> Factor:
+    lower = cholesky(w)
+    return lower, _inverse_2(lower) if w.shape[-1] == 2 else solve_lower(lower, np.eye(w.shape[-1]))
+
+
+def _inverse_2(lower: Array) -> Array:
+    inverse = np.zeros(lower.shape)
+    inverse[..., 0, 0] = first = 1.0 / lower[..., 0, 0]
+    inverse[..., 1, 1] = last = 1.0 / lower[..., 1, 1]
+    inverse[..., 1, 0] = -lower[..., 1, 0] * first * last
+    return inverse
+
+
+def whiten(inverse: Array, v: Array) -> Array:
+    """L^-1 v L^-T for lower triangular L^-1 and symmetric v; symmetric, shape [..., m, m]."""
     if v.shape[-1] == 2:
-        return _whiten_2(lower, v)
-    return sym(solve_lower(lower, transpose(solve_lower(lower, v))))
+        return _whiten_2(inverse, v)
+    return sym(inverse @ v @ transpose(inverse))
 
 
-def _whiten_2(lower: Array, v: Array) -> Array:
-    first, off, last = lower[..., 0, 0], lower[..., 1, 0], lower[..., 1, 1]
-    result = np.empty(np.broadcast_shapes(lower.shape, v.shape))
-    top, side = v[..., 0, 0] / first, v[..., 1, 0] / first
-    np.divide(top, first, out=result[..., 0, 0])
-    result[..., 1, 0] = result[..., 0, 1] = across = (side - off * result[..., 0, 0]) / last
-    result[..., 1, 1] = ((v[..., 1, 1] - off * side) / last - off * across) / last
+def _whiten_2(inverse: Array, v: Array) -> Array:
+    first, off, last = inverse[..., 0, 0], inverse[..., 1, 0], inverse[..., 1, 1]
+    result = np.empty(np.broadcast_shapes(inverse.shape, v.shape))
+    across, side = first * v[..., 0, 0], first * v[..., 1, 0]
+    np.multiply(first, across, out=result[..., 0, 0])
+    result[..., 1, 0] = result[..., 0, 1] = off * across + last * side
+    result[..., 1, 1] = off * off * v[..., 0, 0] + 2.0 * off * last * v[..., 1, 0] + last * last * v[..., 1, 1]
     return result
 
 

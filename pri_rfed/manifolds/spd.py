@@ -18,10 +18,12 @@ from pri_rfed.manifolds.linalg import (
     cholesky,
     eigh,
     exp_symmetric,
+    factor,
     frobenius,
     function_of,
     quiet,
     relative,
+    remembering,
     solve_lower,
     svd_graded,
     sym,
@@ -133,18 +135,18 @@ class SPDAffineInvariant(_SPD):
 
     @quiet
     def _whiten(self, w: Array, v: Array) -> Array:
-        return whiten(cholesky(w), v)
+        return whiten(factor(w)[1], v)
 
     @quiet
     def _colour(self, w: Array, h: Array) -> Array:
-        lower = cholesky(w)
+        lower, _ = factor(w)
         return sym(lower @ h @ transpose(lower))
 
     @quiet
     def _whitened_log(self, w: Array, x: Array) -> tuple[Array, Array]:
         """L with L L^T = w, and the symmetric matrix h = log(L^-1 x L^-T), for which the log is L h L^T."""
-        lower = cholesky(w)
-        h = function_of(whiten(lower, x - w), _log1p_of_comparable)
+        lower, inverse = factor(w)
+        h = function_of(whiten(inverse, x - w), _log1p_of_comparable)
         far = np.isnan(h[..., 0, 0])
         if far.any():
             lowers, ends = (np.broadcast_to(y, h.shape)[far] for y in (lower, x))
@@ -161,16 +163,16 @@ class SPDAffineInvariant(_SPD):
 
     @quiet
     def exp(self, w: Array, v: Array) -> Array:
-        lower = cholesky(w)
-        return _gram(lower @ exp_symmetric(0.5 * whiten(lower, v)))
+        lower, inverse = factor(w)
+        return _gram(lower @ exp_symmetric(0.5 * whiten(inverse, v)))
 
     @quiet
     def retract(self, w: Array, v: Array) -> Array:
         """w + v + v w^-1 v / 2: agrees with `exp` to second order, is positive definite for every v, and needs no
         eigenvalues. Written as (F F^T + w)/2, F = L + v L^-T.
         """
-        lower = cholesky(w)
-        return 0.5 * (_gram(lower + transpose(solve_lower(lower, v))) + w)
+        lower, inverse = factor(w)
+        return 0.5 * (_gram(lower + transpose(inverse @ v)) + w)
 
     def _log(self, w: Array, x: Array) -> Array:
         lower, h = self._whitened_log(w, x)
@@ -182,10 +184,10 @@ class SPDAffineInvariant(_SPD):
     @quiet
     def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
         """E v E^T with E = (x w^-1)^½. With L L^T = w, K K^T = x and L^-1 K = U S V^T, E = K V U^T L^-1."""
-        lower, end = cholesky(w), cholesky(x)
+        (lower, inverse), end = factor(w), cholesky(x)
         u, _, vt = svd_graded(solve_lower(lower, end))
         f = end @ transpose(u @ vt)
-        return sym(f @ whiten(lower, v) @ transpose(f))
+        return sym(f @ whiten(inverse, v) @ transpose(f))
 
     def riemannian_gradient(self, w: Array, egrad: Array) -> Array:
         """w sym(egrad) w."""
@@ -213,8 +215,8 @@ class SPDLogEuclidean(_SPD):
     @quiet
     def _whiten(self, w: Array, v: Array) -> Array:
         """The differential of log at w, P (f(log l_i, log l_j) ∘ P^T v P) P^T with divided differences f of log."""
-        lower, p, logs, vt = _factors(w)
-        return self._log_difference(p, logs, vt, p, logs, vt, whiten(lower, v))
+        _, p, logs, vt = _factors(w)
+        return self._log_difference(p, logs, vt, p, logs, vt, whiten(factor(w)[1], v))
 
     @quiet
     def _colour(self, w: Array, h: Array) -> Array:
@@ -381,6 +383,7 @@ def _factors(w: Array) -> tuple[Array, Array, Array, Array]:
     return lower, p, np.log(values), vt
 
 
+@remembering
 def _spectrum(w: Array) -> tuple[Array, Array]:
     """P, s with w = P e^{2 s} P^T, s ascending. The eigenvalues come from w itself where they differ by a factor of no
     more than 1e4, so that rounding leaves twelve digits of the smallest, and from the Cholesky factor elsewhere."""
