@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from typing import NoReturn
 
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.common.constant import ErrorCode
@@ -22,6 +21,7 @@ class LocalGrid(Grid):
     def __init__(self, client: Callable[[Message, Context], Message], nodes: Mapping[int, Mapping[str, str]]):
         # Messages carry the identity of the process that makes them; the runtime would have set it.
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, 1, 1
+        self._run = Run.create_empty(RUN)
         self._client, self._replies = client, dict[str, Message]()
         self._contexts = {
             node: Context(run_id=RUN, node_id=node, node_config=dict(config), state=RecordDict(), run_config={})
@@ -29,11 +29,12 @@ class LocalGrid(Grid):
         }
 
     def set_run(self, run: Run) -> None:
-        """Nothing to set: there is only one."""
+        self._run = run
 
     @property
-    def run(self) -> NoReturn:
-        raise NotImplementedError("an in-process Grid has no run of a SuperLink")
+    def run(self) -> Run:
+        """The only run. No app was submitted for it: its description is empty."""
+        return self._run
 
     def create_message(
         self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
