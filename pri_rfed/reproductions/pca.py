@@ -1,0 +1,378 @@
+"""Experiments on principal components: federated, beside what ignores the sphere, and by gradient calls."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, final
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from pri_rfed.aggregation import Aggregation, ProjectedMean, TangentMean
+from pri_rfed.data.agents import AgentArrays
+from pri_rfed.data.download import DataFolders
+from pri_rfed.data.sources import MNIST, SyntheticPCA, unit_rows
+from pri_rfed.experiment.plots import GREY, LOOKS
+from pri_rfed.manifolds.base import Array
+from pri_rfed.privacy.calibration import calibrate_noise, published_sigma, with_options
+from pri_rfed.problems import PrincipalEigenvector
+from pri_rfed.randomness import Role, stream
+from pri_rfed.reproductions.base import Cell, Paper, Reproduction, Row
+from pri_rfed.simulation import Evaluation, simulate
+from pri_rfed.training import DPRSGD, DPRSVRG, DPFedAvg, Trainer
+
+# PriRFed by DP-RSGD against DP-RSVRG ----------------------------------------------------------------------------------
+
+FEDERATED = {
+    "dp-rsgd": "DP-RSGD",
+    "dp-rsvrg": "DP-RSVRG, as published",
+    "dp-rsvrg-once": "DP-RSVRG, full gradient released once",
+    "dp-fedavg": "DP-FedAvg, projected",
+    "rsgd": "RSGD, not private",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _FederatedPCA(Reproduction):
+    """PriRFed for the leading eigenvector, from a random start.
+
+    methods: of FEDERATED. epsilons, delta: budgets of the whole run, before it. published: (epsilon, delta) that the
+    published rule is asked to give each local training; with its noise, the published methods run once more. agents:
+    numbers N of agents, each of whom has per_agent records. sampled: share of the agents in a round. local_steps: K.
+    share: of an agent's records in a batch. clip_ambient: of the gradients of DP-FedAvg; the others need no clipping.
+    clip_difference: of the difference of two gradients of a record, in the variant of DP-RSVRG that clips it as one and
+    releases the full gradient once an epoch; alpha_once: the share of the variance that the latter gets there.
+    evaluations: points of a curve.
+    """
+
+    paper = Paper.PRIRFED
+
+    methods: tuple[str, ...] = tuple(FEDERATED)
+    epsilons: tuple[float, ...] = (0.3, 1.0, 3.0)
+    delta: float = 1e-5
+    published: tuple[float, float] = (0.15, 1e-4)
+    agents: tuple[int, ...] = (100,)
+    per_agent: int = 500
+    sampled: float = 1.0
+    rounds: int = 50
+    local_steps: int = 5
+    share: float = 0.5
+    step_size: float = 0.1
+    clip_ambient: float = 1.0
+    clip_difference: float = 0.1
+    alpha_once: float = 0.9
+    evaluations: int = 20
+    seeds: int = 3
+
+    def __post_init__(self) -> None:
+        if unknown := [method for method in self.methods if method not in FEDERATED]:
+            raise ValueError(f"methods = {self.methods}: {unknown[0]!r} is none of {', '.join(FEDERATED)}")
+
+    @abstractmethod
+    def _federation(self, agents: int, seed: int, folders: DataFolders) -> AgentArrays:
+        """The records of so many agents."""
+
+    def cells(self) -> Sequence[Cell]:
+        levels: list[tuple[str, float | None]] = [("sound", epsilon) for epsilon in self.epsilons]
+        private = [method for method in self.methods if method != "rsgd"]
+        by_level = [(level, private) for level in levels]
+        by_level.append((("published", None), [method for method in private if method in ("dp-rsgd", "dp-rsvrg")]))
+        by_level.append((("none", None), [method for method in self.methods if method == "rsgd"]))
+        return [
+            {"agents": agents, "noise": noise, "budget": budget, "method": method, "seed": seed}
+            for agents in self.agents
+            for seed in range(self.seeds)  # outside of what shares its data
+            for (noise, budget), methods in by_level
+            for method in methods
+        ]
+
+    def measure(self, cell: Cell, folders: DataFolders) -> Sequence[Row]:
+        agents, evaluation = _federated(self, cell["agents"], cell["seed"], folders)
+        problem = PrincipalEigenvector(agents[0].shape[1])
+        trainer, aggregation = _plan(
+            self, cell["method"], cell["noise"], cell["budget"], cell["agents"], problem.record_shape[0]
+        )
+        start = problem.start(stream(cell["seed"], Role.START))
+        sampled = self._sampled(cell["agents"])
+        result = simulate(
+            problem,
+            agents,
+            trainer,
+            rounds=self.rounds,
+            sampled=sampled,
+            aggregation=aggregation,
+            delta=self.delta,
+            start=start,
+            seed=cell["seed"],
+            evaluate_every=max(1, self.rounds // self.evaluations),
+            evaluation=evaluation,
+        )
+        calls, epsilon = trainer.gradient_calls(self.per_agent) * sampled, result.privacy.epsilon_global
+        records = [{"round": 0, **evaluation(start)}, *(r for r in result.history if "excess_risk" in r)]
+        return [
+            {
+                "round": record["round"],
+                "gradient_calls": record["round"] * calls,
+                "excess_risk": record["excess_risk"],
+                "gradient_norm": record["gradient_norm"],
+                "epsilon": epsilon if math.isfinite(epsilon) else None,
+            }
+            for record in records
+        ]
+
+    def _sampled(self, agents: int) -> int:
+        return max(1, round(self.sampled * agents))
+
+    def _without_noise(self, method: str) -> tuple[Trainer, Aggregation]:
+        """What an agent and the server do; the noise is still to be found."""
+        batch = max(1, round(self.share * self.per_agent))
+        local: dict[str, Any] = {"batch": batch, "step_size": self.step_size, "noise": 1.0}
+        if method == "rsgd":
+            return DPRSGD(steps=self.local_steps, **local | {"noise": 0.0}), TangentMean()
+        if method == "dp-rsgd":
+            return DPRSGD(steps=self.local_steps, **local), TangentMean()
+        if method == "dp-fedavg":
+            return DPFedAvg(steps=self.local_steps, clip=self.clip_ambient, **local), ProjectedMean()
+        if method == "dp-rsvrg":
+            return DPRSVRG(inner_steps=self.local_steps, **local), TangentMean()
+        return (
+            DPRSVRG(
+                inner_steps=self.local_steps,
+                clip_step=self.clip_difference,
+                difference="together",
+                full_gradient_noise="once-an-epoch",
+                alpha=self.alpha_once,
+                **local,
+            ),
+            TangentMean(),
+        )
+
+    # Showing ----------------------------------------------------------------------------------------------------------
+
+    def _curve(self, rows: Sequence[Row], **choice: Any) -> dict[int, float]:
+        """Median excess risks over the seeds, by round."""
+        found: dict[int, list[float]] = {}
+        for row in rows:
+            if all(row[name] == value for name, value in choice.items()):
+                found.setdefault(row["round"], []).append(row["excess_risk"])
+        return {round: float(np.median(values)) for round, values in sorted(found.items())}
+
+    def _end(self, rows: Sequence[Row], **choice: Any) -> float:
+        """The mean of a curve over the last quarter of its points."""
+        curve = list(self._curve(rows, **choice).values())
+        return float(np.mean(curve[-max(1, len(curve) // 4) :]))
+
+    def _true_epsilon(self, rows: Sequence[Row], method: str) -> float:
+        return max(row["epsilon"] for row in rows if row["noise"] == "published" and row["method"] == method)
+
+    def draw(self, figure: Figure, rows: Sequence[Row]) -> None:
+        levels: list[tuple[str, dict[str, Any]]] = [
+            (f"ε = {epsilon:g}", {"noise": "sound", "budget": epsilon}) for epsilon in self.epsilons
+        ]
+        true = ", ".join(f"{self._true_epsilon(rows, method):.3g}" for method in ("dp-rsgd", "dp-rsvrg"))
+        levels.append((f"published noise,\ntrue ε {true}", {"noise": "published"}))
+        shape = (len(levels), len(self.agents)) if len(self.agents) > 1 else (1, len(levels))
+        panels = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False)
+        lines = {}
+        for i, (title, choice) in enumerate(levels):
+            for j, agents in enumerate(self.agents):
+                axes = panels[i, j] if len(self.agents) > 1 else panels[0, i]
+                for method in self.methods:
+                    which = {"noise": "none"} if method == "rsgd" else choice
+                    curve = self._curve(rows, agents=agents, method=method, **which)
+                    look = LOOKS[list(FEDERATED).index(method)] | ({"color": GREY} if method == "rsgd" else {})
+                    if curve:
+                        shown = np.maximum(list(curve.values()), 1e-16)
+                        every = max(1, len(curve) // 6)
+                        (lines[FEDERATED[method]],) = axes.plot(list(curve), shown, markevery=every, **look)
+                axes.set_yscale("log")
+                axes.set_title(title if len(self.agents) == 1 else f"N = {agents}; {title}", fontsize=9)
+        for axes in panels[-1]:
+            axes.set_xlabel("round $t$")
+        for axes in panels[:, 0]:
+            axes.set_ylabel("excess risk")
+        figure.legend(list(lines.values()), list(lines), loc="outside upper center", ncols=3, fontsize=8)
+
+    @property
+    def size(self) -> tuple[float, float]:
+        levels = len(self.epsilons) + 1
+        rows, columns = (levels, len(self.agents)) if len(self.agents) > 1 else (1, levels)
+        return (max(6.0, 2.7 * columns), 1.2 + 2.4 * rows)
+
+    def _ends(self, rows: Sequence[Row], agents: int, epsilon: float) -> dict[str, float]:
+        choice = {"agents": agents, "noise": "sound", "budget": epsilon}
+        return {method: self._end(rows, method=method, **choice) for method in self.methods if method != "rsgd"}
+
+    def _said_of_variance_reduction(self, rows: Sequence[Row]) -> str:
+        plans = [self._ends(rows, agents, epsilon) for agents in self.agents for epsilon in self.epsilons]
+        wins = [sum(ends[method] < ends["dp-rsgd"] for ends in plans) for method in ("dp-rsvrg", "dp-rsvrg-once")]
+        true = [self._true_epsilon(rows, method) for method in ("dp-rsgd", "dp-rsvrg")]
+        return (
+            f"With sound noise DP-RSVRG as published ends below DP-RSGD in {wins[0]} of {len(plans)} plans, and with "
+            f"its full gradient released once in {wins[1]}. The published noise, for local trainings said to be "
+            f"({self.published[0]:g}, {self.published[1]:g}), gives the run a true ε of {true[0]:.3g} with DP-RSGD and "
+            f"{true[1]:.3g} with DP-RSVRG (δ = {self.delta:g})."
+        )
+
+
+@cache
+def _plan(
+    experiment: _FederatedPCA, method: str, noise: str, budget: float | None, agents: int, n: int
+) -> tuple[Trainer, Aggregation]:
+    """What an agent and the server do, for vectors of n entries."""
+    trainer, aggregation = experiment._without_noise(method)
+    problem, records, sampled = PrincipalEigenvector(n), experiment.per_agent, experiment._sampled(agents)
+    if noise == "published":
+        # The rule covers the release of one gradient in each of the K steps; DP-RSVRG splits its variance.
+        sigma = published_sigma(1.0, experiment.local_steps, records, *experiment.published)
+        trainer = with_options(trainer, noise=sigma)
+    elif budget is not None:
+        trainer = calibrate_noise(
+            trainer, problem, [records], sampled, agents, experiment.rounds, budget, experiment.delta
+        )
+    return trainer, aggregation
+
+
+@cache
+def _federated(
+    experiment: _FederatedPCA, agents: int, seed: int, folders: DataFolders
+) -> tuple[AgentArrays, Evaluation]:
+    """What all methods share that run on the same data."""
+    federation = experiment._federation(agents, seed, folders)
+    return federation, Evaluation(PrincipalEigenvector(federation[0].shape[1]), federation)
+
+
+_ONCE = (
+    "Records have norm 1 at most, which bounds their gradients by 1 on the sphere, unclipped. DP-RSVRG with its full "
+    "gradient released once an epoch clips differences of gradients as one; that is ours."
+)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PriRFedSyntheticPCA(_FederatedPCA):
+    """Synthetic vectors of `dimension` entries with the eigengap `gap`, over privacy levels; see `_FederatedPCA`."""
+
+    name = "prirfed-synthetic-pca"
+    title = "PriRFed for the leading eigenvector of synthetic data, over privacy levels"
+    shows = "Figure 1"
+    statement = "The larger ε, the smaller the cost and the gradient that PriRFed comes to, with either local training."
+
+    dimension: int = 50
+    gap: float = 1e-3
+
+    def _federation(self, agents: int, seed: int, folders: DataFolders) -> AgentArrays:
+        records = agents * self.per_agent
+        source = SyntheticPCA(records=records, dimension=self.dimension, gap=self.gap, scale="unit")
+        data = source.load(folders, stream(seed, Role.DATA)).records
+        return AgentArrays(list(data.reshape(agents, self.per_agent, self.dimension)))
+
+    def compare(self, rows: Sequence[Row]) -> str:
+        ends = {epsilon: self._ends(rows, self.agents[0], epsilon) for epsilon in self.epsilons}
+        falling = [
+            FEDERATED[method]
+            for method in ends[self.epsilons[0]]
+            if all(ends[b][method] < ends[a][method] for a, b in zip(self.epsilons, self.epsilons[1:], strict=False))
+        ]
+        said = "; ".join(
+            f"at ε = {epsilon:g} " + ", ".join(f"{FEDERATED[method]} {risk:.2g}" for method, risk in risks.items())
+            for epsilon, risks in ends.items()
+        )
+        which = " and ".join(falling) if falling else "no method"
+        return (
+            f"The risk falls with every step of ε for {which}. Excess risk at the end, {said}. "
+            f"{self._said_of_variance_reduction(rows)}"
+        )
+
+    def remarks(self, folders: DataFolders) -> Sequence[str]:
+        return (
+            f"The numbers of this experiment are lost from the text that we have. Here: {self.agents[0]} agents with "
+            f"{self.per_agent} records each, {self.sampled:.0%} of them in a round, {self.local_steps} local steps of "
+            f"{self.step_size:g} on {self.share:.0%} of the records; the budgets are those of the whole run.",
+            f"Each record is scaled to norm 1. Five eigenvalues lie next to the first, by the eigengap {self.gap:g}: once "
+            "the risk is as small as that, directions that are left differ by little.",
+            f"DP-FedAvg averages in the space around the sphere, with gradients clipped at {self.clip_ambient:g}.",
+            _ONCE,
+        )
+
+
+@cache
+def _images(given: Any, pooled: int) -> Array:
+    """All training images, averaged over squares of so many pixels, norm 1."""
+    images = MNIST().load(DataFolders(given), stream(0, Role.DATA)).records
+    side = 28 // pooled
+    squares = images.reshape(-1, side, pooled, side, pooled)
+    return unit_rows(squares.mean(axis=(2, 4)).reshape(-1, side * side))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class PriRFedMNISTPCA(_FederatedPCA):
+    """MNIST's training images, averaged over squares of `pooled` x `pooled` pixels, over numbers of agents; see
+    `_FederatedPCA`."""
+
+    name = "prirfed-mnist-pca"
+    title = "PriRFed for the leading eigenvector of MNIST, over numbers of agents"
+    shows = "Figure 2"
+    statement = (
+        "DP-RSVRG converges in fewer rounds than DP-RSGD, and the more agents there are, the smaller is the cost that "
+        "the run comes to."
+    )
+    data = ("mnist",)
+
+    pooled: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.pooled < 1 or 28 % self.pooled:
+            raise ValueError(f"pooled = {self.pooled}: must divide 28")
+
+    def _federation(self, agents: int, seed: int, folders: DataFolders) -> AgentArrays:
+        images = _images(folders.given, self.pooled)
+        if (needed := agents * self.per_agent) > len(images):
+            raise ValueError(f"agents = {agents} with per_agent = {self.per_agent}: MNIST has {len(images)} images")
+        data = images[stream(seed, Role.DATA).permutation(len(images))[:needed]]
+        return AgentArrays(list(data.reshape(agents, self.per_agent, -1)))
+
+    def compare(self, rows: Sequence[Row]) -> str:
+        said = []
+        for epsilon in self.epsilons:
+            by_agents = [self._ends(rows, agents, epsilon) for agents in self.agents]
+            risks = "; ".join(
+                f"{FEDERATED[method]} " + ", ".join(f"{ends[method]:.2g}" for ends in by_agents)
+                for method in by_agents[0]
+            )
+            said.append(f"at ε = {epsilon:g} {risks}")
+        numbers = ", ".join(map(str, self.agents))
+        return (
+            f"Excess risk at the end with N = {numbers} agents, {' and '.join(said)}. "
+            f"{self._rounds_to(rows, self.epsilons[-1])} "
+            f"{self._said_of_variance_reduction(rows)}"
+        )
+
+    def _rounds_to(self, rows: Sequence[Row], epsilon: float) -> str:
+        """How soon the methods come near to what DP-RSGD comes to, with most agents."""
+        agents = self.agents[-1]
+        choice = {"agents": agents, "noise": "sound", "budget": epsilon}
+        target = 1.1 * self._end(rows, method="dp-rsgd", **choice)
+        said = []
+        for method in ("dp-rsgd", "dp-rsvrg", "dp-rsvrg-once"):
+            curve = self._curve(rows, method=method, **choice)
+            first = next((round for round, risk in curve.items() if risk <= target), None)
+            said.append(f"{FEDERATED[method]} {'never' if first is None else f'after {first} rounds'}")
+        return f"With {agents} agents the risk that DP-RSGD ends with (up to 10 %) is reached by {', '.join(said)}."
+
+    def remarks(self, folders: DataFolders) -> Sequence[str]:
+        return (
+            "The numbers of this experiment are lost from the text that we have; 60 agents with 1000 images, 5 local "
+            "steps, batches of half the records are those of a later publication of its authors, which has 500 rounds. "
+            f"Here {self.rounds} rounds do, for the eigengap is large; {self.sampled:.0%} of the agents train in each.",
+            f"Every image is averaged over squares of {self.pooled} x {self.pooled} pixels, to save time, centred by "
+            f"the public constant 0.1307 and scaled to norm 1. The step of {self.step_size:g} comes from that norm: it "
+            "makes the loss 2-smooth, so that steps below 1/2 are stable.",
+            _ONCE,
+        )
