@@ -164,11 +164,12 @@ def test_a_server_that_is_killed_at_any_point_of_a_round_goes_on(sampled: int, t
     """In every round at another point. What a draw that was lost has released is accounted for."""
     config, out = tables(rounds=len(POINTS) + 1, sampled=sampled), tmp_path / "run"
     (tmp_path / "config.toml").write_text(tomli_w.dumps(config))
-    first = ["run", str(tmp_path / "config.toml"), "--runtime", "flower", "--clients", "2", "--out", str(out)]
+    how = ["--runtime", "flower", "--clients", "2"]
+    first, again = ["run", str(tmp_path / "config.toml"), "--out", str(out), *how], ["resume", str(out), *how]
     faulty = [sys.executable, str(Path(__file__).with_name("faulty_server.py"))]
     before: State | None = None
     for t, point in enumerate(POINTS, start=1):
-        command = first if before is None else ["resume", str(out)]
+        command = first if before is None else again
         process = start_process([*faulty, point, str(t), "--", *command], tmp_path / "log", {"PYTHONPATH": str(ROOT)})
         assert process.wait(PATIENCE) == -signal.SIGKILL, tail(tmp_path / "log")
         now = State.load(out / "checkpoint.npz")

@@ -81,7 +81,8 @@ def resume(
     data_dir: DataDir = None,
     as_json: AsJson = False,
 ) -> None:
-    """Continue an interrupted run: the result is the one that it would have had unbroken."""
+    """Continue an interrupted run. A simulation comes to the result that it would have had unbroken; in the other
+    runtimes agents are drawn anew for a round that was under way, since some may have trained for it."""
     from pri_rfed.data.download import DataFolders
     from pri_rfed.experiment.config import load, read_toml
     from pri_rfed.experiment.folder import RunFolder, versions
