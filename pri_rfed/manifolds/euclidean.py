@@ -29,7 +29,7 @@ class Euclidean(Manifold):
         self.dim = math.prod(self.point_shape)
 
     def _flat(self, v: Array) -> Array:
-        return v.reshape(*self.batch_shape(v), self.dim)
+        return v if len(self.point_shape) == 1 else v.reshape(*self.batch_shape(v), self.dim)
 
     def inner(self, w: Array, u: Array, v: Array) -> Array:
         return np.vecdot(self._flat(u), self._flat(v))

@@ -31,16 +31,17 @@ def remembering(f: Callable[[Array], T]) -> Callable[[Array], T]:
     """f, which remembers its last result: the operations of a step, all at the same points, then share it. Points are
     compared by content. The result is not to be written to.
     """
-    last: list[tuple[Array, T]] = []
+    last: list[tuple[tuple[int, ...], bytes, T]] = []
 
     @functools.wraps(f)
     def remembered(w: Array) -> T:
-        for known, result in last:
-            if known.shape == w.shape and (known == w).all():
+        content = w.tobytes()
+        for shape, known, result in last:
+            if shape == w.shape and known == content:
                 return result
         result = f(w)
         if w.size <= _REMEMBERED_NUMBERS:
-            last[:] = [(w.copy(), result)]
+            last[:] = [(w.shape, content, result)]
         return result
 
     return remembered
@@ -249,9 +250,8 @@ Factor = tuple[Array, Array]
 
 def factor(w: Array) -> Factor:
     """The Cholesky factor and its inverse, by substitution; NaN where w has none. Not to be written to."""
-    factors = _factor(w.reshape(-1, *w.shape[-2:]))
-    lower, inverse = (y.reshape(w.shape) for y in factors)
-    return lower, inverse
+    lower, inverse = _factor(w.reshape(-1, *w.shape[-2:]))
+    return lower.reshape(w.shape), inverse.reshape(w.shape)
 
 
 @remembering
@@ -277,8 +277,8 @@ def whiten(inverse: Array, v: Array) -> Array:
 
 def _whiten_2(inverse: Array, v: Array) -> Array:
     first, off, last = inverse[..., 0, 0], inverse[..., 1, 0], inverse[..., 1, 1]
-    result = np.empty(np.broadcast_shapes(inverse.shape, v.shape))
     across, side = first * v[..., 0, 0], first * v[..., 1, 0]
+    result = np.empty((*across.shape, 2, 2))
     np.multiply(first, across, out=result[..., 0, 0])
     result[..., 1, 0] = result[..., 0, 1] = off * across + last * side
     result[..., 1, 1] = off * off * v[..., 0, 0] + 2.0 * off * last * v[..., 1, 0] + last * last * v[..., 1, 1]

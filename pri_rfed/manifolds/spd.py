@@ -365,10 +365,13 @@ class SPDBuresWasserstein(_SPD):
 
 
 def _log1p_of_comparable(values: Array) -> Array:
-    """log(1 + values) for ascending values [..., m]; NaN where 1 + values is less than 1e-4 for the first, if 1 is the
-    unit, or the last if that is larger: rounding has changed all of them by eps times this unit."""
-    comparable = np.maximum(1.0 + values[..., -1:], 1.0) <= 1e4 * (1.0 + values[..., :1])
-    return np.log1p(np.where(comparable, values, np.nan))
+    """log(1 + values) for ascending values [..., m]; NaN where 1 + the first is 1e4 times smaller than 1, or than 1 +
+    the last if that is larger: rounding has changed all of them by eps times the larger of these."""
+    logs = np.log1p(values)
+    comparable = logs[..., 0] >= np.maximum(logs[..., -1], 0.0) - np.log(1e4)
+    if not comparable.all():
+        logs[~comparable] = np.nan
+    return logs
 
 
 def _gram(f: Array) -> Array:

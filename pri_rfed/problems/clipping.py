@@ -21,6 +21,7 @@ CHUNK_NUMBERS = 1 << 20
 TINY = np.finfo(float).tiny
 
 
+@np.errstate(all="ignore")
 def clip(manifold: Manifold, w: Array, v: Array, bound: float | None) -> Array:
     """min(1, bound/||v||_w) v, shape [..., *point_shape]; 0 where v holds NaN or infinity. Only that for bound None.
 
@@ -37,9 +38,8 @@ def _with_factors(manifold: Manifold, w: Array, v: Array, bound: float | None) -
         v = np.where(np.isfinite(v).all(axis=axes, keepdims=True), v, 0.0)
     if bound is None:
         return v, None
-    with np.errstate(all="ignore"):
-        norm = manifold.norm(w, v)
-        factors = np.minimum(1.0, bound / np.maximum(norm, TINY))
+    norm = manifold.norm(w, v)
+    factors = np.minimum(1.0, bound / np.maximum(norm, TINY))
     # An infinite norm, of numbers whose squares are too large, has made the factor 0; NaN has not.
     return v, np.where(np.isnan(factors), 0.0, factors)
 
