@@ -78,12 +78,16 @@ class _PrincipalComponents(Problem):
                 weighted *= _clip_factors(block, scores, clip)[..., None]
             if mask is not None:
                 weighted *= mask[agents, part, None]
-            share = _product(np.swapaxes(weighted, -1, -2), block)
-            total[agents] = share if part.start == 0 else total[agents] + share
-        total -= _product(total @ columns, rows)
+            weighted = np.swapaxes(weighted, -1, -2)
+            if part.start == 0:
+                _product(weighted, block, out=total[agents])
+            else:
+                total[agents] += _product(weighted, block)
+        along = total @ columns
+        total -= _product(along, rows)
         mean = np.ascontiguousarray(np.swapaxes(total, -1, -2)).reshape(w.shape)
-        bad = ~np.isfinite(mean).all(axis=tuple(range(1, w.ndim)))
-        if bad.any():  # a NaN spoils the product, not only its own record: those agents go record by record
+        bad = ~np.isfinite(along).all(axis=(-2, -1))  # no NaN or infinity comes through a product unseen
+        if bad.any():  # it has spoilt the sum, not only its own record: those agents go record by record
             mean[bad] = super().clipped_mean(
                 w[bad], z[bad], clip, None if mask is None else mask[bad], np.asarray(size)[bad]
             )
@@ -169,9 +173,9 @@ def _clip_factors(z: Array, scores: Array, bound: float) -> Array:
     return np.where(np.isfinite(norms), factors, 0.0)
 
 
-def _product(a: Array, b: Array) -> Array:
-    """a @ b, which NumPy is slow at where only one number is summed over."""
-    return a * b if a.shape[-1] == 1 else a @ b
+def _product(a: Array, b: Array, out: Array | None = None) -> Array:
+    """a @ b, which NumPy is slow at where there is but one number to sum over."""
+    return np.multiply(a, b, out=out) if a.shape[-1] == 1 else np.matmul(a, b, out=out)
 
 
 def _blocks(shape: tuple[int, ...]) -> Iterator[tuple[slice, slice]]:

@@ -74,6 +74,16 @@ def column(values: Array, manifold: Manifold) -> Array:
     return values.reshape(-1, *(1,) * len(manifold.point_shape))
 
 
+def noised(manifold: Manifold, at: Array, v: Array, sigma: Array | None, normals: Iterator[Array]) -> Array:
+    """v plus a tangent Gaussian at `at` of standard deviations sigma, made of the next normals; v for sigma None."""
+    if sigma is None:
+        return v
+    noise = manifold.tangent_from_normals(at, next(normals))
+    noise *= sigma  # in place: in high dimension a step costs what its passes over memory cost
+    noise += v
+    return noise
+
+
 def mover(manifold: Manifold, move: Move) -> Callable[[Array, Array], Array]:
     """The map (w, v) -> w' that a step is taken with."""
     return manifold.exp if move == "exp" else manifold.retract

@@ -22,6 +22,7 @@ from pri_rfed.training.local import (
     Move,
     batch_size,
     mover,
+    noised,
     replace_rows,
     towards,
     uniform_batches,
@@ -87,12 +88,7 @@ class RSGD(Trainer):
         for k, batch in enumerate(self._batches(records, streams)):
             if drawn is not None:
                 output = replace_rows(drawn == k, x, output)
-            v = gradient.mean(x, *batch)
-            if sigma is not None:
-                noise = manifold.tangent_from_normals(x, next(normals))
-                noise *= sigma
-                noise += v
-                v = noise
+            v = noised(manifold, x, gradient.mean(x, *batch), sigma, normals)
             x = move(x, -step_size(k, streams.round) * v)
             if self.output == "geodesic-average":
                 output = x if k == 0 else towards(manifold, output, x, 1 / (k + 1))

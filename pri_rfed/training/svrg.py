@@ -22,6 +22,7 @@ from pri_rfed.training.local import (
     batch_size,
     full_batch,
     mover,
+    noised,
     replace_rows,
     uniform_batches,
 )
@@ -101,10 +102,6 @@ class RSVRG(Trainer):
         batches = uniform_batches(records, streams, self.batch, self.total_epochs * self.inner_steps)
         draws = self.total_epochs * ((noise.snapshot is not None) + self.inner_steps * (noise.step is not None))
         normals = streams.normals(manifold.normals_shape, draws)
-
-        def noised(at: Array, v: Array, sigma: Array | None) -> Array:
-            return v if sigma is None else v + sigma * manifold.tangent_from_normals(at, next(normals))
-
         x = np.broadcast_to(w, (len(records.counts), *manifold.point_shape))
         k = 0
         for run in range(self.restarts):
@@ -114,12 +111,12 @@ class RSVRG(Trainer):
             for _ in range(self.epochs):
                 snapshot = x
                 g = self._share(gradient.mean(snapshot, *everything), records)
-                g = noised(snapshot, g, noise.snapshot)
+                g = noised(manifold, snapshot, g, noise.snapshot, normals)
                 for _ in range(self.inner_steps):
                     if drawn is not None:
                         output = replace_rows(drawn == k - first, x, output)
                     batch = next(batches)
-                    v = noised(x, self._reduced(problem, x, snapshot, g, batch), noise.step)
+                    v = noised(manifold, x, self._reduced(problem, x, snapshot, g, batch), noise.step, normals)
                     x = move(x, -step_size(k, streams.round) * v)
                     k += 1
             x = x if drawn is None else output
