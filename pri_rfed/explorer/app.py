@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -30,7 +31,7 @@ from pri_rfed.experiment.folder import without_infinities
 from pri_rfed.experiment.report import TEMPLATES, plotly_js
 from pri_rfed.explorer import figures
 from pri_rfed.explorer.following import Follower
-from pri_rfed.explorer.setting import LARGEST, Base, Setting, SettingError
+from pri_rfed.explorer.setting import LARGEST, Base, Setting
 from pri_rfed.explorer.trials import Trials
 
 STATIC = Path(__file__).parent / "static"
@@ -140,11 +141,11 @@ async def _json(request: Request) -> Any:
     async for part in request.stream():
         body += part
         if len(body) > MOST_BYTES:
-            raise SettingError([f"a request has at most {MOST_BYTES} bytes"])
+            raise HTTPException(413, f"a request has at most {MOST_BYTES} bytes")
     try:
         return json.loads(body)
     except ValueError as error:
-        raise SettingError([f"no JSON: {error}"]) from error
+        raise HTTPException(400, f"no JSON: {error}") from error
 
 
 def _answer(content: Any, status: int = 200) -> JSONResponse:
@@ -152,8 +153,8 @@ def _answer(content: Any, status: int = 200) -> JSONResponse:
 
 
 def _wrong(request: Request, error: Exception) -> Response:
-    errors = getattr(error, "errors", None) or str(error).splitlines()
-    return _answer({"errors": errors}, 400)
+    """What is wrong with a setting, in words: an answer like another, of which a browser makes no error."""
+    return _answer({"errors": getattr(error, "errors", None) or str(error).splitlines()})
 
 
 def build_app(explored: Explored, listening: str = "127.0.0.1") -> Starlette:
@@ -272,7 +273,7 @@ def build_app(explored: Explored, listening: str = "127.0.0.1") -> Starlette:
 def _after(request: Request) -> int:
     text = request.query_params.get("after", "0")
     if not text.isdecimal():
-        raise SettingError([f"after = {text}: must be a whole number"])
+        raise HTTPException(400, "after: must be a whole number")
     return int(text)
 
 

@@ -81,7 +81,7 @@ class Setting:
             value = values[name]
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 wrong.append(f"{name} = {value}: must be a whole number from 1 to {most}")
-        for name, low, high in (("delta", 1e-15, 0.5), ("noise", 1e-3, 1e6), ("epsilon", 1e-3, 1e3)):
+        for name, low, high in (("delta", 1e-10, 0.5), ("noise", 1e-3, 1e6), ("epsilon", 1e-3, 1e3)):
             value = values[name]
             if value is None and name != "delta":
                 continue

@@ -24,7 +24,7 @@
     records: { symbol: "n", label: "records of each agent", values: whole(100000) },
     batch: { symbol: "b", label: "records in a step", values: whole(100000), below: "records" },
     steps: { symbol: "K", label: "local steps in a round", values: whole(500) },
-    delta: { symbol: "δ", label: "failure probability", values: decades(1e-12, 1e-2, [1, 2, 5]) },
+    delta: { symbol: "δ", label: "failure probability", values: decades(1e-10, 1e-2, [1, 2, 5]) },
     epsilon: { symbol: "ε", label: "target, before the run", values: decades(0.05, 20, fine), mode: "epsilon" },
     noise: { symbol: "σ/Δ", label: "noise by sensitivity", values: decades(0.2, 500, fine), mode: "noise" },
   };
@@ -72,7 +72,7 @@
     setting[name] = value;
     if (name === "records" && full) setting.batch = value;
     for (const [other, knob] of Object.entries(KNOBS))
-      if (knob.below === name && setting[other] > value && value >= 1) setting[other] = value;
+      if (knob.below === name && setting[other] > value && value >= 1 && Number.isInteger(value)) setting[other] = value;
     for (const other of Object.keys(KNOBS)) if (!(typed && other === name)) show(other);
     if (typed) show(name, true);
     ask();
@@ -104,7 +104,7 @@
   async function post(path, body, signal) {
     const answer = await fetch(path, { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(body), signal });
     const content = answer.status === 204 ? null : await answer.json();
-    if (!answer.ok) throw Object.assign(new Error("refused"), { errors: content?.errors ?? [answer.statusText] });
+    if (!answer.ok || content?.errors) throw Object.assign(new Error("refused"), { errors: content?.errors ?? [answer.statusText] });
     return content;
   }
 
@@ -115,6 +115,7 @@
   async function ask() {
     exactly?.abort();
     clearTimeout(resting);
+    byId("precision").textContent = "…";
     if (asking) { again = true; return; }
     asking = true;
     byId("figures").classList.add("waiting");

@@ -1,0 +1,358 @@
+"""The pages in a real browser: reports, the explorer, and a run that goes on. Without a Chromium there is nothing to
+parametrise over."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from conftest import ROOT
+from pages import BROWSERS, FLAGS, explorer, folder_of_run, started
+from test_report import swept
+
+from pri_rfed.data.download import DataFolders
+from pri_rfed.experiment.config import load
+from pri_rfed.experiment.report import write_report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, LocatorAssertions, Page
+
+QUICKSTART = ROOT / "configs" / "quickstart.toml"
+SOON = 60_000
+"""Milliseconds that a page may take on a machine that does much else."""
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=BROWSERS)
+def browser(request: pytest.FixtureRequest) -> Iterator[Browser]:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=request.param, args=FLAGS)  # with a profile of its own
+        yield launched
+        launched.close()
+
+
+@contextmanager
+def opened(browser: Browser, address: str, **options: Any) -> Iterator[Page]:
+    """A page that is watched: at its end nothing was said on the console, and nobody else was asked for anything."""
+    context = browser.new_context(viewport={"width": 1300, "height": 900}, **options)
+    context.set_default_timeout(SOON)
+    page = context.new_page()
+    said: list[str] = []
+    asked: list[str] = []
+    page.on("console", lambda message: said.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: said.append(f"error: {error}"))
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(address)
+    yield page
+    own = address.rstrip("/") if address.startswith("http") else address
+    strangers = [url for url in asked if not url.startswith((own, "data:", "blob:"))]
+    context.close()
+    assert not said
+    assert not strangers
+
+
+def expect(locator: Locator) -> LocatorAssertions:
+    from playwright.sync_api import expect as expect_
+
+    expect_.set_options(timeout=SOON)
+    return expect_(locator)
+
+
+def rest(page: Page) -> None:
+    """Wait until the exact figures are there."""
+    expect(page.locator("#precision")).to_have_text(re.compile("^exact"))
+
+
+def text_of(page: Page, id: str) -> str:
+    return page.locator(f"#{id}").inner_text()
+
+
+def lines_of(page: Page, chart: str) -> int:
+    """How many lines of a chart are drawn, with something to see."""
+    return page.locator(f"{chart} .plot .scatterlayer .trace .js-line[d]").count()
+
+
+# Reports
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = folder_of_run(QUICKSTART, tmp_path_factory.mktemp("report") / "quick", "run.rounds=8")
+    return write_report(folder).as_uri()
+
+
+def test_a_report_draws_its_plots(browser: Browser, report: str) -> None:
+    with opened(browser, report) as page:
+        for chart in ("#chart-risk", "#chart-gradient", "#chart-distance"):
+            assert lines_of(page, chart) == 1
+        assert lines_of(page, "#chart-epsilon") == 2
+        assert page.locator("#chart-ledgers .plot .bars .point path").count() == 10
+        # Toggles work from the keyboard, and say how they stand.
+        ledger = page.get_by_role("button", name="after it: largest ledger")
+        ledger.focus()
+        page.keyboard.press("Enter")
+        assert ledger.get_attribute("aria-pressed") == "false" and lines_of(page, "#chart-epsilon") == 1
+        page.keyboard.press("Space")
+        assert lines_of(page, "#chart-epsilon") == 2
+        log = page.locator("#chart-risk").get_by_role("button", name="log scale")
+        before = page.locator("#chart-risk .ytick").all_text_contents()
+        log.click()
+        assert page.locator("#chart-risk .ytick").all_text_contents() != before
+        # Hovering names the point.
+        box = page.locator("#chart-risk .plot .points .point").first.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 2, box["y"] + 2)
+        expect(page.locator("#chart-risk .hoverlayer .hovertext").first).to_be_visible()
+        # Zooming, and back.
+        area = page.locator("#chart-risk .plot .nsewdrag").bounding_box()
+        assert area is not None
+        labels = page.locator("#chart-risk .xtick text")
+        ticks = labels.all_text_contents()
+        page.mouse.move(area["x"] + 50, area["y"] + 30)
+        page.mouse.down()
+        page.mouse.move(area["x"] + 150, area["y"] + 120, steps=4)
+        page.mouse.up()
+        expect(labels.first).not_to_have_text(ticks[0])
+        page.locator("#chart-risk").get_by_role("button", name="reset zoom").click()
+        expect(labels.first).to_have_text(ticks[0])
+        # The same as a table, for those who do not see the plot.
+        page.locator("#chart-epsilon summary").click()
+        expect(page.locator("#chart-epsilon tbody tr").nth(8)).to_be_visible()
+        assert "Excess risk" in (page.locator("#chart-risk .plot").get_attribute("aria-label") or "")
+
+
+def test_a_report_on_paper_and_in_the_dark(browser: Browser, report: str) -> None:
+    def ground(page: Page) -> str:
+        return page.evaluate("getComputedStyle(document.body).backgroundColor")
+
+    def colour(page: Page) -> str:
+        return page.locator("#chart-risk .plot .js-line").evaluate("line => getComputedStyle(line).stroke")
+
+    with opened(browser, report, color_scheme="light") as page:
+        light = ground(page), colour(page)
+        page.emulate_media(color_scheme="dark")
+        page.wait_for_timeout(200)
+        dark = ground(page), colour(page)
+        assert light == ("rgb(255, 255, 255)", "rgb(0, 114, 178)")
+        assert dark == ("rgb(19, 22, 26)", "rgb(86, 180, 233)")
+        page.emulate_media(media="print", color_scheme="dark")
+        assert ground(page) == "rgb(255, 255, 255)"
+        assert not page.locator(".tools").first.is_visible() and page.locator("#config").is_visible()
+        assert page.locator("#config").evaluate("e => e.scrollHeight <= e.clientHeight + 1"), "nothing is cut off"
+
+
+def test_the_configuration_of_a_report_is_copied(browser: Browser, report: str) -> None:
+    with opened(browser, report, permissions=["clipboard-read", "clipboard-write"]) as page:
+        page.get_by_role("button", name="copy the configuration").press("Enter")
+        expect(page.locator("button[data-copy=config]")).to_have_text("copied")
+        copied = page.evaluate("navigator.clipboard.readText()")
+        assert load(tomllib.loads(copied), DataFolders()).run.rounds == 8
+
+
+def test_the_report_of_a_sweep(browser: Browser, tmp_path: Path) -> None:
+    with opened(browser, write_report(swept(tmp_path).path).as_uri()) as page:
+        assert lines_of(page, "#chart-epsilon") == 2 + 4, "two lines, and the edges of their bands"
+        assert page.locator("#chart-map .plot .heatmaplayer image").count() == 1
+        assert page.locator("#chart-pareto .plot .points .point").count() >= 4
+        assert lines_of(page, "#chart-convergence") == 3 * 3
+        assert page.locator("script").count() == 4, "what the sweep's errors say is not run"
+
+
+# The explorer
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    with explorer() as serving:
+        yield serving
+
+
+def test_sliders_change_the_figures(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
+        rest(page)
+        assert 1.99 < float(text_of(page, "global")) <= 2
+        assert float(text_of(page, "ledger")) > float(text_of(page, "local")) > 0
+        assert float(text_of(page, "claimed")) > 10 and "not a guarantee" in text_of(page, "figures")
+        expect(page.locator("#chart-rounds .plot .scatterlayer .trace")).to_have_count(2)
+
+        # From the keyboard: the target, then fewer rounds for given noise, then larger samples.
+        noise = float(text_of(page, "noise-found"))
+        target = page.get_by_role("slider", name="ε, target, before the run")
+        target.focus()
+        for _ in range(6):
+            page.keyboard.press("ArrowLeft")
+        rest(page)
+        assert float(text_of(page, "global")) < 1.5 and float(text_of(page, "noise-found")) > noise
+        assert float(page.locator("#epsilon").input_value()) < 1.5
+
+        page.get_by_label("as given").check()
+        rest(page)
+        before = {figure: float(text_of(page, figure)) for figure in ("global", "ledger", "local", "claimed")}
+        found = float(text_of(page, "noise-found"))
+        assert float(page.locator("#noise").input_value()) == pytest.approx(found, rel=1e-3)
+        rounds = page.get_by_role("slider", name="T, rounds")
+        rounds.focus()
+        page.keyboard.press("Home")
+        rest(page)
+        assert rounds.get_attribute("aria-valuetext") == "1" and page.locator("#rounds").input_value() == "1"
+        assert float(text_of(page, "global")) < before["global"] and float(text_of(page, "local")) == before["local"]
+        page.get_by_role("spinbutton", name="K local steps in a round").fill("50")
+        rest(page)
+        assert float(text_of(page, "local")) > before["local"]
+        assert "K" in page.locator("label[for=steps]").inner_text()
+        assert re.search("Epsilon before the run .*, after it .*", text_of(page, "figures-said"))
+
+
+def test_numbers_that_belong_together_stay_together(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
+        rest(page)
+        page.get_by_role("spinbutton", name="N agents").fill("4")
+        expect(page.locator("#sampled")).to_have_value("4")
+        page.get_by_role("spinbutton", name="n records of each agent").fill("1000")
+        expect(page.locator("#batch")).to_have_value("1000")
+        page.get_by_role("spinbutton", name="b records in a step").fill("10")
+        page.get_by_role("spinbutton", name="n records of each agent").fill("50")
+        expect(page.locator("#batch")).to_have_value("10")
+        rest(page)
+        config = tomllib.loads(text_of(page, "config"))
+        assert config["run"]["sampled"] == 4 and config["trainer"]["batch"] == 10 and config["data"]["records"] == 200
+
+
+def test_every_control_has_a_name(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
+        rest(page)
+        nameless = page.evaluate(
+            """[...document.querySelectorAll("input, button, progress, select")]
+               .filter((e) => !e.labels?.length && !e.getAttribute("aria-label") && !e.getAttribute("aria-labelledby")
+                              && !e.textContent.trim()).map((e) => e.outerHTML)"""
+        )
+        assert nameless == []
+        # What is reached by the keyboard alone: every slider and button that is shown and enabled.
+        page.locator("body").click(position={"x": 1, "y": 1})
+        reached = set()
+        for _ in range(80):
+            page.keyboard.press("Tab")
+            reached.add(page.evaluate("document.activeElement.id || document.activeElement.textContent.trim()"))
+        sliders = {"agents", "sampled", "rounds", "records", "batch", "steps", "delta", "epsilon"}
+        assert sliders | {f"{name}-slider" for name in sliders} | {"simulate", "mode-epsilon", "config"} <= reached
+
+
+def test_a_mistake_is_said_and_forgotten(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
+        rest(page)
+        page.get_by_role("spinbutton", name="N agents").fill("2.5")
+        expect(page.locator("#mistakes")).to_have_text("agents = 2.5: must be a whole number from 1 to 10000")
+        assert page.locator("#agents").get_attribute("aria-invalid") == "true" and text_of(page, "global") == "–"
+        page.get_by_role("spinbutton", name="N agents").fill("25")
+        rest(page)
+        assert text_of(page, "mistakes") == "" and page.locator("#agents").get_attribute("aria-invalid") is None
+
+
+def test_the_setting_copies_out_as_a_configuration(browser: Browser, address: str) -> None:
+    with opened(browser, address, permissions=["clipboard-read", "clipboard-write"]) as page:
+        rest(page)
+        page.get_by_role("spinbutton", name="N agents").fill("12")
+        page.get_by_role("spinbutton", name="n records of each agent").fill("30")
+        rest(page)
+        page.get_by_role("button", name="copy the configuration").click()
+        expect(page.locator("button[data-copy=config]")).to_have_text("copied")
+        experiment = load(tomllib.loads(page.evaluate("navigator.clipboard.readText()")), DataFolders())
+        assert experiment.agents.counts.tolist() == [30] * 12
+
+
+def test_a_quick_simulation(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
+        rest(page)
+        page.get_by_role("button", name="simulate this setting").press("Enter")
+        expect(page.locator("#trial-said")).to_have_text(re.compile("^excess risk .*not private"))
+        assert page.locator("#trials tbody tr").count() == 1
+        assert page.locator("#chart-utility .plot .points .point").count() == 1
+        page.get_by_role("spinbutton", name="T rounds").fill("10000")
+        page.get_by_role("spinbutton", name="K local steps in a round").fill("20")
+        page.get_by_role("button", name="simulate this setting").click()
+        page.get_by_role("button", name="cancel").click()
+        expect(page.locator("#trial-said")).to_have_text("cancelled")
+        assert page.locator("#trials tbody tr").count() == 2
+
+
+def test_the_explorer_in_the_dark(browser: Browser, address: str) -> None:
+    with opened(browser, address, color_scheme="dark") as page:
+        rest(page)
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(19, 22, 26)"
+        line = page.locator("#chart-rounds .plot .js-line").first
+        assert line.evaluate("line => getComputedStyle(line).stroke") == "rgb(86, 180, 233)"
+
+
+def test_on_a_narrow_screen_nothing_is_cut_off(browser: Browser, address: str) -> None:
+    with opened(browser, address) as page:
+        page.set_viewport_size({"width": 390, "height": 800})
+        rest(page)
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+# A run that goes on
+
+SLOW = """
+[run]
+name = "slow"
+rounds = 40
+[problem]
+name = "principal-eigenvector"
+[data]
+source = "synthetic-pca"
+records = 20000
+dimension = 40
+[data.partition]
+name = "iid"
+agents = 20
+[trainer]
+name = "dp-rsgd"
+noise = 5.0
+noise_unit = "sensitivity"
+steps = 20
+"""
+
+
+def test_a_run_is_followed_round_by_round(browser: Browser, tmp_path: Path) -> None:
+    (tmp_path / "slow.toml").write_text(SLOW)
+    out = tmp_path / "out"
+    with started("run", tmp_path / "slow.toml", "--out", out, "--set", "run.sampled=5", "--json") as run:
+        rounds = out / "rounds.jsonl"
+        while not (rounds.is_file() and rounds.read_text().count("\n") >= 3):
+            assert run.poll() is None
+            time.sleep(0.005)
+        run.send_signal(signal.SIGSTOP)  # so that it goes on exactly when the page has been looked at
+        try:
+            time.sleep(0.05)
+            done = rounds.read_text().count("\n")
+            assert done < 40 and not (out / "summary.json").exists()
+            with explorer(out) as address, opened(browser, address) as page:
+                expect(page.locator("#live-done")).to_have_text(f"{done} / 40")
+                assert text_of(page, "live-state") == "going on" and "left" in text_of(page, "live-left")
+                so_far = float(text_of(page, "live-ledger"))
+                assert so_far > 0 and float(text_of(page, "live-global")) > 0 and float(text_of(page, "live-risk")) > 0
+                run.send_signal(signal.SIGCONT)
+                expect(page.locator("#live-state")).to_have_text("finished")
+                summary = json.loads((out / "summary.json").read_text())
+                assert text_of(page, "live-done") == "40 / 40"
+                assert float(text_of(page, "live-ledger")) == pytest.approx(summary["epsilon_ledger_max"], rel=1e-3)
+                assert float(text_of(page, "live-global")) == pytest.approx(summary["epsilon_global"], rel=1e-3)
+                assert so_far < summary["epsilon_ledger_max"]
+                for chart in ("#live-excess_risk", "#live-gradient_norm"):
+                    assert page.locator(f"{chart} .plot .points .point").count() == 40
+                assert lines_of(page, "#live-epsilon") == 2
+                assert page.locator("#live-progress").evaluate("bar => bar.value === bar.max")
+                assert text_of(page, "live-said") == "The run is finished."
+        finally:
+            run.send_signal(signal.SIGCONT)
