@@ -6,7 +6,7 @@ A new one is a class in one of the files here, a line below, and a file configs/
 from pri_rfed.reproductions.base import Reproduction
 from pri_rfed.reproductions.hyperbolic import SamplingPoincare
 from pri_rfed.reproductions.over_manifolds import OverManifoldsSPD, OverManifoldsSphere
-from pri_rfed.reproductions.pca import PriRFedMNISTPCA, PriRFedSyntheticPCA
+from pri_rfed.reproductions.pca import OptimizationPCA, PriRFedMNISTPCA, PriRFedSyntheticPCA, SamplingSphere
 from pri_rfed.reproductions.sampling import SamplingAlpha, SamplingOverhead, SamplingTime
 from pri_rfed.reproductions.spd import OptimizationSPDMean, PriRFedSPDImages, PriRFedSPDSynthetic, SamplingSPD
 from pri_rfed.reproductions.theorem import PriRFedTable
@@ -17,6 +17,8 @@ EXPERIMENTS: dict[str, type[Reproduction]] = {
         PriRFedTable,
         PriRFedSyntheticPCA,
         PriRFedMNISTPCA,
+        OptimizationPCA,
+        SamplingSphere,
         SamplingTime,
         SamplingOverhead,
         SamplingAlpha,
