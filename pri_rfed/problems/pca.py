@@ -18,7 +18,7 @@ from pri_rfed.problems.base import Problem
 NORM_SLACK = 1e-9
 """How far above 1 the norm of a record may lie and still be taken for 1 that was rounded."""
 
-BLOCK_NUMBERS = 1 << 20
+BLOCK_NUMBERS = 1 << 17
 """How many numbers of records are worked on at a time: their second use then finds them in the processor's cache."""
 
 
