@@ -106,36 +106,40 @@ def serve(
             except Exception:
                 log.exception("a message of run %d could not be dealt with", run)
             last = time.monotonic()
-    log.error("the connection to %s is lost for good; %s", server, _likely_reason(server, authority))
+    log.error("the connection to %s is lost for good; %s", server, _clock_fault(server, authority) or _OTHER_FAULTS)
     return 1
 
 
 @contextmanager
 def _connected(server: str, authority: Path, private: ec.EllipticCurvePrivateKey) -> Iterator[tuple[Any, ...]]:
-    """Flower's connection to the Fleet API. Logs what may be the reason if the server turns this client away."""
+    """Flower's connection to the Fleet API. Logs what may be the reason if the server refuses this client's calls."""
     with ExitStack() as stack:
         try:
             pair = private, private.public_key()
-            connection = stack.enter_context(http_request_response(server, False, authority.read_bytes(), pair))
-        except SystemExit:  # so Flower ends a process that cannot connect, and says no more than the server's answer
-            log.error("%s turned this client away; %s", server, _likely_reason(server, authority))
+            yield stack.enter_context(http_request_response(server, False, authority.read_bytes(), pair))
+        except SystemExit:  # so Flower ends a process that cannot connect
+            log.error("%s turned this client away; %s", server, _clock_fault(server, authority) or _OTHER_FAULTS)
             raise
-        yield connection
+        except KeyboardInterrupt:  # and so one whose sign of life was refused
+            fault = _clock_fault(server, authority) or "it does not know this connection any more"
+            log.warning("interrupted, by hand or because %s refuses a call; if so, %s", server, fault)
+            raise
 
 
-def _likely_reason(server: str, authority: Path) -> str:
-    """Why a server does not take a client's calls, as far as can be told from here. It answers every refusal alike."""
+_OTHER_FAULTS = "is its key registered there, and does no other client with this key run?"
+
+
+def _clock_fault(server: str, authority: Path) -> str | None:
+    """What is wrong with this machine's clock, held against the server's, if that is why its calls are refused: the
+    server gives no reasons."""
     try:
         context = ssl.create_default_context(cafile=str(authority))
         answer = httpx.post(f"https://{server}/", verify=context, trust_env=False, timeout=3.0)
         ahead = time.time() - parsedate_to_datetime(answer.headers["date"]).timestamp()
-    except (httpx.HTTPError, OSError, KeyError, ValueError) as error:
-        return f"it cannot be reached: {error}"
-    if -TIMESTAMP_TOLERANCE < ahead < SYSTEM_TIME_TOLERANCE - 1:  # the server's answer tells its time to the second
-        return (
-            "is this client's key registered there, does no other client with this key run, and is the run that it was "
-            "connected for still the same?"
-        )
+    except (httpx.HTTPError, OSError, KeyError, ValueError):
+        return None
+    if -TIMESTAMP_TOLERANCE < ahead < SYSTEM_TIME_TOLERANCE - 1:  # the answer tells the time to the second
+        return None
     return (
         f"calls are signed with the time, and this machine's clock is {abs(ahead):.0f} s "
         f"{'ahead of' if ahead > 0 else 'behind'} the server's: more than {SYSTEM_TIME_TOLERANCE} s ahead, or "

@@ -167,7 +167,7 @@ def test_a_clock_that_is_wrong(seconds: str, fine: bool, faulty: Faulty) -> None
     log = (faulty.folder / f"client-{VICTIM}.log").read_text()
     assert ("connected to" in log) == fine
     if not fine:
-        said = re.search(r"turned this client away; .* clock is (\d+) s (ahead of|behind) the server's.* NTP", log)
+        said = re.search(r"refuses a call; if so, .* clock is (\d+) s (ahead of|behind) the server's.* NTP", log)
         assert said is not None and abs(int(said[1]) - abs(int(seconds))) <= 2
         assert said[2] == ("ahead of" if int(seconds) > 0 else "behind")
 

@@ -228,7 +228,7 @@ def connect(link: SuperLink, folder: Path, ca: Path, key: Path) -> tuple[int, st
 def test_an_unregistered_key_is_turned_away(link: SuperLink, tmp_path: Path) -> None:
     keys.make_client_key(tmp_path / "key")
     status, said = connect(link, tmp_path, link.folder / keys.AUTHORITY, tmp_path / "key")
-    assert status != 0 and "305" in said and "is this client's key registered there" in said
+    assert status != 0 and "305" in said and "is its key registered there" in said
 
 
 def test_another_authority_is_not_trusted(link: SuperLink, tmp_path: Path) -> None:
