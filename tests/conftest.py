@@ -6,6 +6,8 @@ import os
 import signal
 from pathlib import Path
 
+import pytest
+from engine import ENGINE
 from hypothesis import settings
 
 # A property test looks at other examples every time, except in CI: there a change passes or fails by itself.
@@ -35,3 +37,12 @@ DATA = _data_folder()
 def at_hand(*paths: str) -> list[Path]:
     """[the data folder] if it holds all `paths`, else []: parametrise by it what needs real files."""
     return [DATA] if DATA is not None and all((DATA / path).is_file() for path in paths) else []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say whether `docker compose up` could be tried."""
+    ended = [report.nodeid for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
+    if any("test_compose.py" in test for test in ended):
+        runs = sum("test_it_runs" in test or "test_it_ends" in test for test in ended)
+        tried = f"run {runs} times, by {' '.join(ENGINE)}" if ENGINE else "NOT RUN: no container engine answers here"
+        terminalreporter.write_line(f"docker compose up: {tried}")

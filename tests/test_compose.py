@@ -19,6 +19,7 @@ import pytest
 import tomli_w
 import yaml
 from conftest import ROOT
+from engine import ENGINE
 from federation import experiment, simulated
 
 from pri_rfed.meeting import PORT
@@ -29,20 +30,6 @@ CONTEXT = ("Dockerfile", ".dockerignore", "docker-compose.yml", "pyproject.toml"
 FOLDERS = ("pri_rfed", "server", "clients")
 PATIENCE = 900.0
 """For a build without anything to start from and a run, in seconds."""
-
-
-def succeeds(*command: str) -> bool:
-    try:
-        return subprocess.run(command, capture_output=True, timeout=20, check=False).returncode == 0
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-
-
-def compose_command() -> list[str] | None:
-    """The command of an engine that answers; None without. One on another machine would not see the folders here."""
-    if not os.environ.get("DOCKER_HOST", "unix://").startswith("unix://") or not succeeds("docker", "version"):
-        return None
-    return next((c for c in (["docker", "compose"], ["docker-compose"]) if succeeds(*c, "version")), None)
 
 
 def instructions() -> list[tuple[str, str]]:
@@ -59,11 +46,11 @@ def test_no_container_is_reachable_or_has_rights(name: str) -> None:
     assert service["networks"] == ["federation"] and COMPOSE["networks"]["federation"]["internal"] is True
     assert service["read_only"] is True and service["cap_drop"] == ["ALL"]
     assert "no-new-privileges:true" in service["security_opt"]
-    for volume in service["volumes"]:
+    for volume in service.get("volumes", ()):
         source = volume.split(":")[0]
         assert source in COMPOSE["volumes"] or source in ("./runs", "./configs"), volume
     # Only the server sees a folder of the host, and writes only runs there.
-    assert name == "server" or not any(volume.startswith((".", "/")) for volume in service["volumes"])
+    assert name == "server" or not any(volume.startswith((".", "/")) for volume in service.get("volumes", ()))
 
 
 def test_nobody_works_as_root() -> None:
@@ -84,6 +71,13 @@ def test_clients_wait_until_the_server_is_healthy() -> None:
     checks = [arguments for instruction, arguments in instructions() if instruction == "HEALTHCHECK"]
     assert len(checks) == 1 and '"pri-rfed", "health"' in checks[0]
     assert not any(service.get("healthcheck", {}).get("disable") for service in COMPOSE["services"].values())
+
+
+def test_the_command_fails_with_the_run() -> None:
+    """`up` itself fails only for containers that others wait for."""
+    waits = COMPOSE["services"]["result"]
+    assert waits["depends_on"] == {"server": {"condition": "service_completed_successfully"}}
+    assert waits["entrypoint"] == ["true"] and "command" not in waits
 
 
 def test_the_configuration_is_chosen_by_the_environment() -> None:
@@ -116,33 +110,61 @@ def test_the_check_reads_whole_instructions() -> None:
     assert any(i == "RUN" and "pip install --no-cache-dir --no-deps ." in a for i, a in instructions())
 
 
-ENGINE = compose_command()
+def context(folder: Path) -> None:
+    """Copy into `folder` what an image is made of."""
+    for name in CONTEXT:
+        shutil.copy(ROOT / name, folder / name)
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("configs", "runs"):
+        (folder / name).mkdir(mode=0o755)
+
+
+def up(folder: Path, config: str, *options: str) -> int:
+    """The exit status of `docker compose up` with a configuration; its output is in `folder`/log. Nothing stays."""
+    assert ENGINE is not None
+    project, log = f"pri-rfed-test-{os.getpid()}", folder / "log"
+    command = [*ENGINE, "--project-directory", str(folder), "-f", str(folder / "docker-compose.yml"), "-p", project]
+    environment = {"PRIRFED_CONFIG": config}
+    subprocess.run([*command, "config", "-q"], check=True, timeout=60, env={**os.environ, **environment})
+    process = start_process([*command, "up", "--build", *options], log, environment)
+    try:
+        return process.wait(PATIENCE)
+    finally:
+        stop(process, 30.0)
+        subprocess.run([*command, "down", "--volumes", "--remove-orphans"], check=True, timeout=120)
+        assert not left_behind(project)
+
+
+def left_behind(project: str) -> list[str]:
+    """Containers, networks and volumes of a project."""
+    label = f"label=com.docker.compose.project={project}"
+    lists = (["ps", "-aq"], ["network", "ls", "-q"], ["volume", "ls", "-q"])
+    commands = (["docker", *words, "--filter", label] for words in lists)
+    return [line for c in commands for line in subprocess.check_output(c, text=True, timeout=60).split()]
+
+
+def short(folder: Path) -> dict[str, Any]:
+    """The quickstart with three rounds, as configs/short.toml."""
+    tables: dict[str, Any] = tomllib.loads((ROOT / "configs" / "quickstart.toml").read_text(encoding="utf-8"))
+    tables["run"] |= {"name": "short", "rounds": 3}
+    (folder / "configs" / "short.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
+    return tables
+
+
+ENDINGS: dict[str, tuple[str, list[str]]] = {
+    "no client comes": ("configs/short.toml", ["--scale", "client=0"]),
+    "no such configuration": ("configs/absent.toml", []),
+}
+
 if ENGINE is not None:
 
     @pytest.mark.slow
-    def test_it_runs_and_leaves_the_run_folder_on_the_host(tmp_path: Path) -> None:
-        assert ENGINE is not None
-        for name in CONTEXT:
-            shutil.copy(ROOT / name, tmp_path / name)
-        for name in FOLDERS:
-            shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for name in ("configs", "runs"):
-            (tmp_path / name).mkdir(mode=0o755)
-        tables: dict[str, Any] = tomllib.loads((ROOT / "configs" / "quickstart.toml").read_text(encoding="utf-8"))
-        tables["run"] |= {"name": "short", "rounds": 3}
-        (tmp_path / "configs" / "short.toml").write_text(tomli_w.dumps(tables), encoding="utf-8")
-        project, log = f"pri-rfed-test-{os.getpid()}", tmp_path / "log"
-        command = [*ENGINE, "--project-directory", str(tmp_path), "-f", str(tmp_path / "docker-compose.yml")]
-        command += ["-p", project]
-        environment = {"PRIRFED_CONFIG": "configs/short.toml"}
-        subprocess.run([*command, "config", "-q"], check=True, timeout=60, env={**os.environ, **environment})
-        up = start_process([*command, "up", "--build", "--exit-code-from", "server"], log, environment)
-        try:
-            assert up.wait(PATIENCE) == 0, tail(log, 60)
-        finally:
-            stop(up, 30.0)
-            subprocess.run([*command, "down", "--volumes", "--remove-orphans"], check=True, timeout=120)
-        assert not left_behind(project)
+    @pytest.mark.parametrize("options", [[], ["--scale", "client=8", "--exit-code-from", "server"]], ids=" ".join)
+    def test_it_runs_and_leaves_the_run_folder_on_the_host(options: list[str], tmp_path: Path) -> None:
+        context(tmp_path)
+        tables = short(tmp_path)
+        assert up(tmp_path, "configs/short.toml", *options) == 0, tail(tmp_path / "log", 60)
         (run,) = (tmp_path / "runs").iterdir()
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
         assert summary["private"] and summary["runtime"] == "containers" and summary["rounds"] == 3
@@ -150,10 +172,15 @@ if ENGINE is not None:
         assert {path.stat().st_uid for path in (run, *run.iterdir())} == {owner}
         expected = simulated(experiment(tables)).point
         np.testing.assert_allclose(np.load(run / "point.npy"), expected, rtol=0, atol=1e-9)
+        said = (tmp_path / "log").read_text(encoding="utf-8", errors="replace")
+        clients = set(re.findall(r"(client[-_]\d+) .*connected to server", said))
+        assert "round 3/3" in said and len(clients) == (8 if "--scale" in options else 4)
 
-    def left_behind(project: str) -> list[str]:
-        """Containers, networks and volumes of a project."""
-        label = f"label=com.docker.compose.project={project}"
-        lists = (["ps", "-aq"], ["network", "ls", "-q"], ["volume", "ls", "-q"])
-        commands = (["docker", *words, "--filter", label] for words in lists)
-        return [line for c in commands for line in subprocess.check_output(c, text=True, timeout=60).split()]
+    @pytest.mark.slow
+    @pytest.mark.parametrize("ending", ENDINGS)
+    def test_it_ends_with_the_status_of_a_run_that_fails(ending: str, tmp_path: Path) -> None:
+        config, options = ENDINGS[ending]
+        context(tmp_path)
+        short(tmp_path)
+        assert up(tmp_path, config, *options) == 1, tail(tmp_path / "log", 60)
+        assert not list((tmp_path / "runs").glob("*/summary.json"))
