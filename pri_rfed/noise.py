@@ -34,7 +34,15 @@ REACH = 700.0
 TILT_BELOW = 1.17
 """Up to this multiple of the smallest rate, Laplace draws of SPD matrices are proposed from a tilted law."""
 
-LAPLACE_MANIFOLDS = (Euclidean, Sphere, Hyperboloid, PoincareBall, SPDAffineInvariant, SPDLogEuclidean)
+LAPLACE_MANIFOLDS = (
+    Euclidean,
+    Sphere,
+    Hyperboloid,
+    PoincareBall,
+    SPDAffineInvariant,
+    SPDLogEuclidean,
+    SPDBuresWasserstein,
+)
 """Where the Riemannian Laplace law is sampled exactly."""
 
 
@@ -189,7 +197,8 @@ def laplace_distance(manifold: Manifold, scale: float, upper: float = math.inf) 
     ∝ e^{-r/scale} r^{d-1} in flat space, e^{-r/scale} sin^{d-1} r on the sphere, e^{-r/scale} sinh^{d-1} r in
     hyperbolic space.
 
-    For affine-invariant SPD matrices, where it has no such form, it is a law that is larger: see `RiemannianLaplace`.
+    For SPD matrices, affine-invariant or Bures-Wasserstein, where it has no such form, it is a law that is larger: see
+    `RiemannianLaplace`.
     Raises ValueError where the law does not exist, or is not known here.
     """
     _positive("Laplace", scale=scale)
@@ -304,6 +313,11 @@ class RiemannianLaplace:
     since 2 sinh((l_i - l_j)/2) = e^{(l_i - l_j)/2} (1 - e^{l_j - l_i}) and sum_{i<j} (l_i - l_j)/2 = <rho, l>, that is
     the law of the eigenvalues. Both are exact everywhere; for m <= 10 one of them accepts more than one in 10^7.
 
+    On Bures-Wasserstein matrices Exp_center is one-to-one from the v with I + L > 0 (v = L c + c L, c the center) onto
+    all matrices, and changes volumes by a factor J (`_wasserstein_log_density`), which is at most 1 because the
+    curvature is not negative. So v is proposed from the law in flat space and accepted with probability J, or 0 where
+    I + L is not positive definite. With a small scale nearly all are.
+
     Raises ValueError where the law does not exist (`volume_growth`), or the manifold is not in LAPLACE_MANIFOLDS.
     """
 
@@ -321,10 +335,26 @@ class RiemannianLaplace:
             logs, frames = self._spd(rng, size)
             root = np.linalg.cholesky(center) @ (frames * np.exp(0.5 * logs)[:, None, :])
             return self.manifold.project_point(root @ np.swapaxes(root, -1, -2)), np.sqrt(np.vecdot(logs, logs))
+        if isinstance(self.manifold, SPDBuresWasserstein):
+            v = self._wasserstein(center, rng, size)
+            return self.manifold.project_point(self.manifold.exp(center, v)), self.manifold.norm(center, v)
+        v, r = self._flat(center, rng, size)
+        return self.manifold.project_point(self.manifold.exp(center, v)), r
+
+    def _flat(self, center: Array, rng: np.random.Generator, size: int) -> tuple[Array, Array]:
+        """Tangent vectors with uniform directions, and their lengths from `distance`."""
         r = self.distance.sample(rng, size)
         u = tangent_gaussian(self.manifold, center, 1.0, rng, (size,))
-        scaled = (r / self.manifold.norm(center, u)).reshape(size, *(1,) * len(self.manifold.point_shape)) * u
-        return self.manifold.project_point(self.manifold.exp(center, scaled)), r
+        return (r / self.manifold.norm(center, u)).reshape(size, *(1,) * len(self.manifold.point_shape)) * u, r
+
+    def _wasserstein(self, center: Array, rng: np.random.Generator, size: int) -> Array:
+        """Tangent vectors at the center [size, m, m] that Exp takes to draws of the law."""
+
+        def propose(number: int) -> tuple[Array, Array]:
+            v = self._flat(center, rng, number)[0]
+            return v, _wasserstein_log_density(center, v)
+
+        return _accepted(propose, rng, size, most=_MOST_NUMBERS // center.size)
 
     def _spd(self, rng: np.random.Generator, size: int) -> tuple[Array, Array]:
         """Logarithms l [size, m] and eigenvectors U [size, m, m] with U diag(e^l) U^T from the law around I."""
@@ -352,6 +382,30 @@ class RiemannianLaplace:
         logs = _accepted(tilt if tilted else polar, rng, size, most=_MOST_NUMBERS // m**2)
         # The eigenvectors are uniform whatever the eigenvalues; a sign of a column changes nothing in U diag U^T.
         return logs, np.linalg.qr(rng.standard_normal((size, m, m)))[0]
+
+
+def _wasserstein_log_density(c: Array, v: Array) -> Array:
+    """log J(v) for tangent vectors v [k, m, m] at one Bures-Wasserstein matrix c [m, m]: J is the factor by which Exp_c
+    changes volumes at v; -inf where the geodesic has left the manifold before its end.
+
+    For v = L c + c L the end is x = T c T with T = I + L. The Riemannian volume at x is prod_{i<=j} (b_i + b_j)^{-1/2}
+    times a constant times that of the entries, b the eigenvalues of x, because so is the root of the determinant of the
+    metric ½ L_x; and T -> T c T has the differential dT -> dT (c T) + (T c) dT, a Lyapunov operator, with the
+    determinant prod_{i<=j} (m_i + m_j), m the eigenvalues of c T. Hence, with the eigenvalues a of c,
+    J = prod_{i<=j} (m_i + m_j) / sqrt((a_i + a_j) (b_i + b_j)).
+    """
+    a, p = np.linalg.eigh(c)
+    rotated = p.T @ v @ p
+    t = np.eye(len(a)) + rotated / (a[:, None] + a)
+    root = np.sqrt(a)
+    m = np.linalg.eigvalsh(root[:, None] * t * root)  # of c^½ T c^½: all positive if and only if those of T are
+    x = (t * a) @ np.swapaxes(t, -1, -2)
+    b = np.linalg.eigvalsh(0.5 * (x + np.swapaxes(x, -1, -2)))
+    i, j = np.triu_indices(len(a))
+    inside = m[:, 0] > 0
+    with np.errstate(all="ignore"):
+        at_m, at_a, at_b = (np.log(s[..., i] + s[..., j]).sum(axis=-1) for s in (m, a, b))
+        return np.where(inside, at_m - 0.5 * (at_a + at_b), -np.inf)
 
 
 _MOST_NUMBERS = 1 << 20
@@ -418,6 +472,21 @@ def _shape_of_ball(manifold: Manifold, radius: float, eigenvalue_floor: float | 
         return 1.0, 1.0
     x = 2 * radius * math.sqrt(kappa)
     return x / math.tan(x), x / math.sin(x)
+
+
+def floor_of_ball(manifold: Manifold, center: Array, radius: float) -> float | None:
+    """On Bures-Wasserstein matrices a lower bound of the eigenvalues of all matrices in the ball B_radius(center),
+    (sqrt(l_min(center)) - radius)^2: sqrt(l_min) is the distance to the singular matrices, and no distance changes by
+    more than the way gone. It is what `frechet_mean_sensitivity` needs there; None on other manifolds.
+
+    Raises ValueError where the ball reaches singular matrices.
+    """
+    if not isinstance(manifold, SPDBuresWasserstein):
+        return None
+    reach = float(manifold.injectivity_radius(center))
+    if not radius < reach:
+        raise ValueError(f"Fréchet mean: radius = {radius:.6g} must be below {reach:.6g}, where singular matrices are")
+    return (reach - radius) ** 2
 
 
 def _records(n: int) -> None:
@@ -520,9 +589,10 @@ class LaplaceMean:
         _positive("Laplace", epsilon=epsilon, tolerance=tolerance)
         _sampled_exactly(manifold)
         self.manifold, self.center, self.radius, self.tolerance = manifold, center, float(radius), tolerance * radius
-        self.sensitivity = frechet_mean_sensitivity(manifold, radius, n, self.tolerance)
+        floor = floor_of_ball(manifold, center, radius)
+        self.sensitivity = frechet_mean_sensitivity(manifold, radius, n, self.tolerance, eigenvalue_floor=floor)
         self.law = RiemannianLaplace(manifold, laplace_scale(manifold, self.sensitivity, epsilon))
-        self.convexity = _shape_of_ball(manifold, radius, None)[0]
+        self.convexity = _shape_of_ball(manifold, radius, floor)[0]
 
     def mean(self, records: Array) -> Array:
         """The Fréchet mean of records [n, *point_shape]. Raises RuntimeError if it is not found to the tolerance,
@@ -543,8 +613,8 @@ class LaplaceMean:
 
 class KNG:
     """The K-norm gradient mechanism for the Fréchet mean of n records in the public ball B_radius(center): density
-    ∝ exp(-||grad F(w)||_w/scale) by the Riemannian volume, F(w) = (1/n) sum_i dist^2(w, z_i). On manifolds with cut
-    points (positive curvature) w is confined to the ball. (dp-riemannian-optimization.txt, Remark 4)
+    ∝ exp(-||grad F(w)||_w/scale) by the Riemannian volume, F(w) = (1/n) sum_i dist^2(w, z_i). On manifolds with a
+    finite injectivity radius (positive curvature) w is confined to the ball. (dp-riemannian-optimization.txt, Remark 4)
 
     scale = 2 sensitivity/epsilon, the sensitivity that of grad F (`mean_gradient_sensitivity`): between neighbours the
     density changes by up to e^{sensitivity/scale}, and its normaliser, which depends on the data, by as much again.
@@ -560,11 +630,10 @@ class KNG:
 
     def __init__(self, manifold: Manifold, center: Array, radius: float, n: int, epsilon: float):
         _positive("KNG", epsilon=epsilon)
-        if not (manifold.complete and manifold.homogeneous):
-            raise ValueError(f"KNG: manifold = {manifold} is not complete and homogeneous; no scale is known to do")
+        floor = floor_of_ball(manifold, center, radius)
         self.manifold, self.center, self.radius, self.n = manifold, center, float(radius), n
-        self.scale = 2 * mean_gradient_sensitivity(manifold, radius, n) / epsilon
-        self.convexity = _shape_of_ball(manifold, radius, None)[0]
+        self.scale = 2 * mean_gradient_sensitivity(manifold, radius, n, eigenvalue_floor=floor) / epsilon
+        self.convexity = _shape_of_ball(manifold, radius, floor)[0]
         self.confined = math.isfinite(float(manifold.injectivity_radius(center)))
 
     def log_density(self, records: Array, w: Array) -> Array:
@@ -606,8 +675,9 @@ class KNG:
         The records' mean square distance from their mean is at most radius^2, which it is from the center; so from a
         point r away it is at most (radius + r)^2. With curvature >= -k^2 the Hessian of dist^2/2 is at most
         f(k dist), f(y) = y coth y, which is concave in y^2: that of F is at most 2 f(k (radius + r)). f is convex in
-        y, so ||grad F|| <= r (f(k radius) + f(k (radius + r))). On spheres the Hessian is at most 2, and what falls
-        outside the ball is estimated for a mean at its edge.
+        y, so ||grad F|| <= r (f(k radius) + f(k (radius + r))). Without negative curvature the Hessian is at most 2;
+        what falls outside the ball is estimated for a mean at its edge. (On SPD matrices `distance` is a law of larger
+        distances than those proposed, which makes the figure smaller.)
         """
         law = self.proposal(2 * self.radius if self.confined else math.inf)
         k = math.sqrt(max(-self.manifold.curvature_bounds[0], 0.0))
@@ -627,7 +697,9 @@ class KNG:
             return 1.0
         from scipy.special import betainc
 
-        cosine = math.tan(r / 2) / math.tan(self.radius)  # at least this, with the direction to the center
+        # At least this with the direction to the center: exact on spheres; elsewhere by Toponogov's comparison.
+        flat = isinstance(self.manifold, SPDBuresWasserstein)
+        cosine = r / (2 * self.radius) if flat else math.tan(r / 2) / math.tan(self.radius)
         k = self.manifold.dim
         if cosine >= 1:
             return 0.0

@@ -170,11 +170,11 @@ def test_events() -> None:
         ),
         (
             RiemannianLaplaceMean(epsilon=1.0),
-            FrechetMean(SPDBuresWasserstein(3), np.eye(3), 0.3),
+            FrechetMean(SPDBuresWasserstein(3), np.eye(3), 0.4),
             30,
-            "no exact sampler; there is one for",
+            "radius = 0.4 must be below 0.3",
         ),
-        (KNGMean(epsilon=1.0), FrechetMean(SPDBuresWasserstein(3), np.eye(3), 0.3), 30, "not complete and homogeneous"),
+        (KNGMean(epsilon=1.0), FrechetMean(SPDBuresWasserstein(3), np.eye(3), 0.4), 30, "must be below 0.3"),
         (
             KNGMean(epsilon=1.0),
             FrechetMean(Stiefel(4, 2), origin(Stiefel(4, 2)), 0.1),

@@ -200,10 +200,39 @@ def test_the_bound_on_differences_holds_where_numbers_end() -> None:
             assert manifold.norm(w, g[:, None] - g[None]).max() <= 4 * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("manifold", [Sphere(3), Grassmann(2, 1), SPDBuresWasserstein(2)], ids=str)
-def test_there_is_no_bound_on_differences_with_curvature_or_cut_points(manifold: Manifold) -> None:
-    center = manifold.random_point(np.random.default_rng(0))
-    assert FrechetMean(manifold, center, 1e-3).gradient_difference_bound is None
+@pytest.mark.parametrize(
+    ("manifold", "share"), [(Sphere(3), 0.95), (Grassmann(5, 2), 0.95), (SPDBuresWasserstein(2), 0.95)], ids=str
+)
+def test_with_curvature_gradients_are_kept_within_the_bound_and_exact_in_the_ball(
+    manifold: Manifold, share: float
+) -> None:
+    rng = np.random.default_rng(15)
+    center = manifold.random_point(rng)
+    # The largest radius that has a bound, by bisection.
+    inside, beyond = 0.0, 0.49 * float(manifold.injectivity_radius(center))
+    for _ in range(50):
+        middle = (inside + beyond) / 2
+        known = FrechetMean(manifold, center, middle).gradient_difference_bound is not None
+        inside, beyond = (middle, beyond) if known else (inside, middle)
+    assert inside > 0.2 * float(manifold.injectivity_radius(center))
+    radius = share * inside
+    problem = FrechetMean(manifold, center, radius)
+    bound = problem.gradient_difference_bound
+    assert bound is not None and 4 * radius < bound < 4 * radius * np.pi / 2
+
+    def scattered(n: int, reach: float) -> Array:
+        c = rng.standard_normal((n, manifold.dim))
+        c *= reach * rng.random((n, 1)) ** 0.2 / np.linalg.norm(c, axis=1, keepdims=True)
+        return manifold.exp(center, manifold.from_coordinates(np.broadcast_to(center, (n, *center.shape)), c))
+
+    z = scattered(60, radius)
+    for w in scattered(40, radius):
+        np.testing.assert_allclose(problem.gradient(w, z), -2 * manifold.log(w, z), rtol=1e-9, atol=1e-9)
+    everywhere = np.concatenate([scattered(30, radius), scattered(30, 4 * radius), manifold.random_point(rng, (30,))])
+    for w in everywhere:
+        g = problem.gradient(w, z)
+        assert np.isfinite(g).all()
+        assert manifold.norm(w, g[:, None] - g[None]).max() <= bound * (1 + 1e-9)
 
 
 def test_there_is_no_bound_on_differences_where_geodesics_end(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from pri_rfed.frechet import frechet_mean
 from pri_rfed.manifolds.base import Array, Manifold
 from pri_rfed.manifolds.euclidean import Euclidean
+from pri_rfed.noise import floor_of_ball, mean_gradient_sensitivity
 from pri_rfed.problems.base import Problem
 from pri_rfed.problems.clipping import clip, mean_of_clipped
 
@@ -21,12 +22,19 @@ class FrechetMean(Problem):
     (outside="refuse") or moved along the geodesic towards m0 until it lies inside (outside="move"). Neither may be
     estimated from the data.
 
-    Guarantee: on a complete manifold without positive curvature and without cut points the logarithm does not expand,
-    ||Log_w z - Log_w z'|| <= dist(z, z'), so with a public ball two gradients differ by at most 4r at any w and no
-    clipping is needed (`gradient_difference_bound`). `gradient` enforces this even where rounding or overflow would
-    break it, so far from the ball that numbers end: there g0 + clip_2r(-2 Log_w(z) - g0) with g0 = -2 Log_w(m0), which
-    is public, is what it returns, and everywhere else that is the gradient itself. On other manifolds a gradient beyond
-    the cut locus of w does not exist; it is NaN and counts as 0.
+    Guarantee: with a public ball two gradients differ by at most 4 r e at any w, and no clipping is needed
+    (`gradient_difference_bound`). On a complete manifold without positive curvature and without cut points e = 1, for
+    the logarithm does not expand, ||Log_w z - Log_w z'|| <= dist(z, z'). With positive curvature e is that of
+    `mean_gradient_sensitivity`, which holds for w in the ball only; where the ball is too large for that there is no
+    bound. `gradient` enforces it at all w: it returns g0 + clip_{2re}(-2 Log_w(z) - g0), g0 = -2 Log_w(m0), which is
+    public. For w in the ball that is the gradient itself, because Log_w lengthens the way from m0 to z, r at most, to
+    no more than r e; without positive curvature it is so everywhere, but where numbers end. Without a bound, a gradient
+    beyond the cut locus of w does not exist; it is NaN and counts as 0.
+
+    With Bures-Wasserstein matrices the point is the 2-Wasserstein barycentre of centred Gaussians with the records for
+    covariances. There a ball of radius r about m0 has all eigenvalues above (sqrt(l_min(m0)) - r)^2, which bounds its
+    curvature; it may have r < sqrt(l_min(m0))/3. Steps that leave it, or go beyond the injectivity radius, still end at
+    positive semidefinite matrices, and the bound holds there as well.
     """
 
     name = "frechet-mean"
@@ -58,8 +66,7 @@ class FrechetMean(Problem):
                     f"{self.name}: radius = {radius!r} must be positive, finite and below the injectivity radius "
                     f"{reach:.6g} at the center"
                 )
-            hadamard = manifold.complete and manifold.curvature_bounds[1] <= 0 and reach == np.inf
-            self.gradient_difference_bound = 4 * self.radius if hadamard else None
+            self.gradient_difference_bound = _difference_bound(manifold, self.center, self.radius)
 
     def loss(self, w: Array, z: Array) -> Array:
         return self.manifold.dist(w, z) ** 2
@@ -129,6 +136,14 @@ class FrechetMean(Problem):
         """A Fréchet mean of the records to about 1e-12 in the norm of its gradient; None where the solver fails."""
         result = frechet_mean(self.manifold, z)
         return result.point if result.converged or result.step_norm < 1e-8 else None
+
+
+def _difference_bound(manifold: Manifold, center: Array, radius: float) -> float | None:
+    """4 r e, or None where no e is known."""
+    try:
+        return mean_gradient_sensitivity(manifold, radius, 1, eigenvalue_floor=floor_of_ball(manifold, center, radius))
+    except ValueError:
+        return None
 
 
 def _kept_near(manifold: Manifold, w: Array, gradient: Array, reference: Array, bound: float) -> Array:
