@@ -89,18 +89,22 @@ class ResultFolder:
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(file, settings.encode())
 
-    def measured(self) -> dict[str, list[dict[str, Any]]]:
-        """The rows of the cells that were measured, by `key_of` the cell; a line that was cut off is left out."""
+    def measured(self) -> dict[str, dict[str, Any]]:
+        """Rows and seconds of the cells that were measured, by `key_of` the cell; a line cut off is left out."""
         file = self.path / "cells.jsonl"
         lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.is_file() else []
         whole = [json.loads(line) for line in lines if line.endswith("\n")]
         if len(whole) < len(lines):
             write_atomically(file, "".join(lines[:-1]).encode())
-        return {line["cell"]: line["rows"] for line in whole}
+        return {line["cell"]: line for line in whole}
 
-    def append(self, key: str, rows: Sequence[Row]) -> None:
+    def append(self, key: str, rows: Sequence[Row], seconds: float) -> dict[str, Any]:
+        """One more cell; returns it as `measured` will."""
+        line = to_json({"cell": key, "seconds": seconds, "rows": rows}, indent=None)
         with (self.path / "cells.jsonl").open("a", encoding="utf-8") as file:
-            file.write(to_json({"cell": key, "rows": rows}, indent=None))
+            file.write(line)
+        measured: dict[str, Any] = json.loads(line)
+        return measured
 
 
 def key_of(cell: Cell) -> str:
@@ -130,17 +134,12 @@ def reproduce(
     cells = {key_of(cell): cell for cell in experiment.cells()}
     done = folder.measured()
     todo = [cell for key, cell in cells.items() if key not in done]
-    report(Progress(len(cells) - len(todo), len(cells), None))
-    began = time.perf_counter()
-    for cell, rows in _measure(experiment, todo, folders, 1 if experiment.alone else jobs):
-        key = key_of(cell)
-        folder.append(key, rows)
-        done[key] = json.loads(to_json(rows, indent=None))
-        report(Progress(len(cells) - len(todo) + 1, len(cells), cell))
-        todo = [other for other in todo if other is not cell]
-    seconds = time.perf_counter() - began
-    table = [{**cell, **row} for key, cell in cells.items() for row in done[key]]
-    return _finish(experiment, folder, folders, table, seconds)
+    report(Progress(len(done), len(cells), None))
+    for cell, rows, seconds in _measure(experiment, todo, folders, 1 if experiment.alone else jobs):
+        done[key_of(cell)] = folder.append(key_of(cell), rows, seconds)
+        report(Progress(len(done), len(cells), cell))
+    table = [{**cell, **row} for key, cell in cells.items() for row in done[key]["rows"]]
+    return _finish(experiment, folder, folders, table, sum(done[key]["seconds"] for key in cells))
 
 
 def _fields(experiment: Reproduction) -> dict[str, Any]:
@@ -149,19 +148,19 @@ def _fields(experiment: Reproduction) -> dict[str, Any]:
 
 def _measure(
     experiment: Reproduction, cells: Sequence[Cell], folders: DataFolders, jobs: int
-) -> Iterator[tuple[Cell, Sequence[Row]]]:
-    """Every cell with its rows, as they get ready."""
+) -> Iterator[tuple[Cell, Sequence[Row], float]]:
+    """Every cell with its rows and the seconds that they took, as they get ready."""
+
+    def one(cell: Cell) -> tuple[Cell, Sequence[Row], float]:
+        began = time.perf_counter()
+        return cell, experiment.measure(cell, folders), time.perf_counter() - began
+
     if jobs == 1 or len(cells) < 2:
-        for cell in cells:
-            yield cell, experiment.measure(cell, folders)
+        yield from map(one, cells)
         return
     from joblib import Parallel, delayed
 
-    def one(i: int) -> tuple[int, Sequence[Row]]:
-        return i, experiment.measure(cells[i], folders)
-
-    for i, rows in Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(one)(i) for i in range(len(cells))):
-        yield cells[i], rows
+    yield from Parallel(n_jobs=jobs, return_as="generator_unordered")(delayed(one)(cell) for cell in cells)
 
 
 def _finish(
