@@ -63,16 +63,20 @@ def tangent_gaussian(
 
     w [..., *point_shape] -> [*batch, *point_shape]; `batch` and the batch axes of w broadcast.
     """
-    shape = np.broadcast_shapes(batch, manifold.batch_shape(w))
-    length = max(1, _DRAWN_NUMBERS // max(1, math.prod((*shape[1:], *manifold.point_shape))))
+    own_batch = manifold.batch_shape(w)
+    shape = np.broadcast_shapes(batch, own_batch) if batch and own_batch else batch or own_batch
+    length = max(1, _DRAWN_NUMBERS // max(1, math.prod((*shape[1:], *manifold.point_shape)))) if shape else 1
     if not shape or shape[0] <= length:
-        return manifold.tangent_from_normals(w, sigma * rng.standard_normal((*shape, *manifold.normals_shape)))
-    own = len(manifold.batch_shape(w)) == len(shape) and len(w) > 1
+        a = rng.standard_normal((*shape, *manifold.normals_shape))
+        a *= sigma
+        return manifold.tangent_from_normals(w, a)
+    own = len(own_batch) == len(shape) and len(w) > 1
     draws = np.empty((*shape, *manifold.point_shape))
     for i in range(0, shape[0], length):
         part = draws[i : i + length]
         a = rng.standard_normal((*part.shape[: len(shape)], *manifold.normals_shape))
-        part[...] = manifold.tangent_from_normals(w[i : i + length] if own else w, sigma * a)
+        a *= sigma
+        part[...] = manifold.tangent_from_normals(w[i : i + length] if own else w, a)
     return draws
 
 

@@ -68,7 +68,7 @@ class _SPD(Manifold):
         return h[..., *self._upper] * self._scale
 
     def from_coordinates(self, w: Array, c: Array) -> Array:
-        return self._colour(w, (c / self._scale)[..., self._position])
+        return self._colour(w, np.take(c / self._scale, self._position, axis=-1))
 
     def tangent_from_normals(self, w: Array, a: Array) -> Array:
         # The symmetric matrix with coordinates a has the law of Sym(A) = (A + A^T)/2, A with m^2 normals.
