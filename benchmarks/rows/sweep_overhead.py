@@ -45,7 +45,7 @@ def rows(quick: bool) -> Iterator[Row]:
     name = f"{len(sweep.points)} points of the quickstart, {JOBS} processes"
     yield Row(
         f"{name} that run already", warm, f"the simulations alone, / {JOBS}", simulated, 1 / 1.1,
-        note=f"Table and pictures, at the end of a sweep of whatever size, take {finish:.2g} s; to start the processes, "
+        note=f"Table and pictures take {finish:.2g} s, whatever the sweep's size; to start the processes, "
         f"and to find the noise of {len(BUDGETS)} budgets in each of them, takes {whole - finish - warm:.2g} s.",
     )  # fmt: skip
     yield Row(f"{name}, from their start to the last picture", whole, f"a loop over single runs, / {JOBS}", looped)
