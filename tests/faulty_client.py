@@ -41,6 +41,19 @@ def replays() -> None:
     process.app = app  # type: ignore[assignment]
 
 
+def slow(seconds: str) -> None:
+    """Train, and take so many seconds with the first answer."""
+    honest, pauses = process.app, [float(seconds)]
+
+    def app(message: Message, context: Context) -> Message:
+        answer = honest(message, context)
+        if pauses:
+            time.sleep(pauses.pop())
+        return answer
+
+    process.app = app  # type: ignore[assignment]
+
+
 def resends(answers: str) -> None:
     """Send every reply twice, and those of all rounds before again with it, under the messages' own numbers.
 
@@ -52,15 +65,12 @@ def resends(answers: str) -> None:
         with connect(*arguments) as (node, receive, send, run, fab, pull, push, confirm):
 
             def send_all(*reply: Any) -> Any:
-                for old in [*sent, reply]:
-                    try:
-                        said = f"{len(send(*old)[0])} objects wanted"
-                    except Exception as error:
-                        said = f"{type(error).__name__}: {error}"
-                    with Path(answers).open("a") as file:
-                        file.write(f"{said!r}\n")
+                wanted = send(*reply)
                 sent.append(reply)
-                return send(*reply)
+                with Path(answers).open("a") as file:
+                    for old in sent:
+                        file.write(f"{len(send(*old)[0])} objects wanted\n")
+                return wanted
 
             yield node, receive, send_all, run, fab, pull, push, confirm
 
@@ -115,7 +125,7 @@ def clock(seconds: str) -> None:
 
 
 FAULTS: dict[str, Callable[..., None]] = {
-    each.__name__: each for each in (never_sends, replays, resends, other_version, full_disk, dies, clock)
+    each.__name__: each for each in (never_sends, slow, replays, resends, other_version, full_disk, dies, clock)
 }
 
 if __name__ == "__main__":

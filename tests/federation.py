@@ -132,3 +132,20 @@ class Federation:
         """How many releases each agent's ledger counts."""
         agents = range(len(self.experiment.agents))
         return np.array([self.ledger(agent).status(agent_name(agent)).releases for agent in agents])
+
+
+def session_of(leader: int) -> list[int]:
+    """The processes that descend from `leader`, those in sessions of their own included, dead ones not."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if fields[0] != "Z":
+            parents[int(stat.parent.name)] = int(fields[1])
+    found, grown = {leader}, True
+    while grown:
+        more = {pid for pid, parent in parents.items() if parent in found} | found
+        grown, found = len(more) > len(found), more
+    return sorted(found - {leader})

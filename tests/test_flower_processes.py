@@ -18,7 +18,7 @@ import pytest
 import tomli_w
 from conftest import ROOT
 from faulty_server import POINTS
-from federation import EIGENVECTOR, experiment, replayed, simulated
+from federation import EIGENVECTOR, experiment, replayed, session_of, simulated
 
 from pri_rfed import keys
 from pri_rfed.coordinator import State
@@ -31,23 +31,6 @@ pytestmark = pytest.mark.slow
 PRIRFED = [sys.executable, "-m", "pri_rfed.cli"]
 PATIENCE = 240.0
 """No test waits longer than this for something that must come, in seconds."""
-
-
-def session_of(leader: int) -> list[int]:
-    """The processes that descend from `leader`, those in sessions of their own included, dead ones not."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = stat.read_text().rsplit(")", 1)[1].split()
-        except OSError:
-            continue
-        if fields[0] != "Z":
-            parents[int(stat.parent.name)] = int(fields[1])
-    found, grown = {leader}, True
-    while grown:
-        more = {pid for pid, parent in parents.items() if parent in found} | found
-        grown, found = len(more) > len(found), more
-    return sorted(found - {leader})
 
 
 def alive(pids: list[int]) -> list[int]:

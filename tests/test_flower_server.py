@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import tomli_w
+from federation import session_of
 from test_participant import DIM, N, make
 
 from pri_rfed import keys
@@ -130,6 +132,27 @@ def test_a_server_that_is_killed_goes_on_where_it_was(wards: Wards) -> None:
     wards.start_server()
     wards.until(wards.ended)
     assert wards.server.returncode == 0 and State.load(wards.out / "checkpoint.npz").round == 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("epsilon", [20.0])
+def test_a_superlink_that_is_killed_stops_the_run_and_it_goes_on(wards: Wards) -> None:
+    wards.start_server()
+    wards.until(lambda: wards.rounds() >= 2)
+    assert wards.server is not None
+    for pid in session_of(wards.server.pid):
+        if b"flower-superlink" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            os.kill(pid, signal.SIGKILL)
+    wards.until(wards.ended)
+    said = tail(wards.folder / "server.log", 40)
+    assert wards.server.returncode == 1 and "the SuperLink cannot be reached" in said, said
+    before = State.load(wards.out / "checkpoint.npz")
+    wards.start_server()
+    wards.until(wards.ended)
+    assert wards.server.returncode == 0, tail(wards.folder / "server.log")
+    after = State.load(wards.out / "checkpoint.npz")
+    assert after.round == 12 and after.history[: before.round] == before.history
+    assert all(own <= known for own, known in zip(wards.releases(), after.participations.tolist(), strict=True))
 
 
 @pytest.mark.slow
