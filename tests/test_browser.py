@@ -352,6 +352,8 @@ def test_a_run_is_followed_round_by_round(browser: Browser, tmp_path: Path) -> N
                 for chart in ("#live-excess_risk", "#live-gradient_norm"):
                     assert page.locator(f"{chart} .plot .points .point").count() == 40
                 assert lines_of(page, "#live-epsilon") == 2
+                widths = "plots => plots.map(plot => plot.querySelector('.main-svg').clientWidth - plot.clientWidth)"
+                assert page.locator("#live-charts .plot").evaluate_all(widths) == [0] * 4, "each in its own place"
                 assert page.locator("#live-progress").evaluate("bar => bar.value === bar.max")
                 assert text_of(page, "live-said") == "The run is finished."
         finally:

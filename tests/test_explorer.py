@@ -198,7 +198,7 @@ def test_a_run_is_followed_as_it_is_written(tmp_path: Path) -> None:
     follower = Follower(now)
     begun = follower.since(0)
     assert (begun["state"], begun["done"], begun["rounds"], begun["new"]) == ("starting", 0, 8, [])
-    assert begun["epsilon"] == {"global": 0.0, "ledger": 0.0}
+    assert begun["epsilon"] == {"global": [], "ledger": []} and begun["name"] == "q"
 
     def write(text: str) -> None:
         with (now.path / "rounds.jsonl").open("a") as file:
@@ -209,7 +209,8 @@ def test_a_run_is_followed_as_it_is_written(tmp_path: Path) -> None:
     assert seen["state"] == "going on" and [record["round"] for record in seen["new"]] == [1, 2]
     assert set(seen["new"][0]) == {"round", "cost", "excess_risk", "gradient_norm", "distance"}
     curves = {t: epsilon for t, epsilon in privacy["by_round"]["ledger"]}
-    assert seen["epsilon"]["ledger"] == pytest.approx(curves[2], rel=1e-12)
+    assert [t for t, _ in seen["epsilon"]["ledger"]] == [1, 2]
+    assert seen["epsilon"]["ledger"][-1][1] == pytest.approx(curves[2], rel=1e-12)
     assert seen["left"] is not None and seen["left"] >= 0
     write(lines[2][20:] + "".join(lines[3:6]))
     assert [record["round"] for record in follower.since(2)["new"]] == [3, 4, 5, 6]
@@ -222,9 +223,10 @@ def test_a_run_is_followed_as_it_is_written(tmp_path: Path) -> None:
     now.write("summary.json", (whole.path / "summary.json").read_text())
     ended = follower.since(3)
     assert ended["state"] == "finished" and ended["done"] == 8 and ended["summary"] == summary
-    assert ended["epsilon"]["global"] == pytest.approx(summary["epsilon_global"], rel=1e-12)
-    assert ended["epsilon"]["ledger"] == pytest.approx(summary["epsilon_ledger_max"], rel=1e-12)
-    assert [list(point) for point in follower.curve()] == privacy["by_round"]["global"]
+    for figure in ("global", "ledger"):
+        rounds, epsilons = zip(*ended["epsilon"][figure], strict=True)
+        assert list(rounds) == [t for t, _ in privacy["by_round"][figure]]
+        assert epsilons == pytest.approx([epsilon for _, epsilon in privacy["by_round"][figure]], rel=1e-12)
 
 
 def test_a_folder_of_another_time_can_be_followed(tmp_path: Path) -> None:
@@ -446,7 +448,7 @@ def test_a_run_whose_training_is_not_for_the_page_is_followed_all_the_same(tmp_p
     start(experiment_of(override(read_toml(QUICKSTART), assignments)), folder, lambda _: None)
     explored = explored_of(folder.path, None)
     assert explored.run is not None and explored.note is not None and explored.base.name == "synthetic data"
-    assert explored.run.since(0)["epsilon"] is None and explored.run.curve() == []
+    assert explored.run.since(0)["epsilon"] is None
 
 
 def test_a_sweep_brings_its_points_along(tmp_path: Path) -> None:

@@ -232,11 +232,6 @@ def build_app(explored: Explored, listening: str = "127.0.0.1") -> Starlette:
             return _answer({"errors": ["no run is followed"]}, 404)
         return _answer(explored.run.since(_after(request)))
 
-    def run_curve(request: Request) -> Response:
-        if explored.run is None:
-            return _answer({"errors": ["no run is followed"]}, 404)
-        return _answer(explored.run.curve())
-
     def icon(request: Request) -> Response:
         return Response(status_code=204)
 
@@ -260,7 +255,6 @@ def build_app(explored: Explored, listening: str = "127.0.0.1") -> Starlette:
         Route("/api/trials/{number:int}", one_trial, methods=["GET"]),
         Route("/api/trials/{number:int}/cancel", one_trial, methods=["POST"]),
         Route("/api/run", run),
-        Route("/api/run/curve", run_curve),
     ]
     return Starlette(
         routes=routes,

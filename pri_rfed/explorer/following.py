@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from pri_rfed.experiment.config import read_toml
 from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.spending import Spending
 
@@ -24,6 +25,7 @@ class Follower:
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
+        self.name = str(read_toml(folder.config).get("run", {}).get("name", folder.path.name))
         self._lock = threading.Lock()
         self._start_over()
 
@@ -31,12 +33,15 @@ class Follower:
         self._file: tuple[int, int] = (0, 0)
         """Inode of rounds.jsonl, and how far it was read."""
         self._rounds: list[dict[str, Any]] = []
-        self._draws: list[tuple[int, ...]] = []
+        self._draws: list[list[list[int]]] = []
+        """Who was drawn in each round, and before that in vain."""
         self._seen: list[tuple[float, int]] = []
         """When how many rounds were there, the first time and the last time that there were more."""
         self._spending: Spending | None = None
-        self._before: list[tuple[int, float]] | None = None
+        self._before: list[tuple[int, float]] = []
+        """The global epsilon after t rounds, of the whole plan."""
         self._after: dict[int, float] = {}
+        """The largest ledger after t rounds."""
 
     def since(self, after: int) -> dict[str, Any]:
         """What happened after round `after`, and how the run stands. Figures that are diagnostics are not private."""
@@ -48,7 +53,7 @@ class Follower:
             done = self._rounds[-1]["round"] if self._rounds else 0
             rounds = spending.rounds if spending is not None else None
             return {
-                "name": self.folder.path.name,
+                "name": self.name,
                 "state": self._state(summary is not None),
                 "done": done,
                 "rounds": rounds,
@@ -62,32 +67,25 @@ class Follower:
                 "summary": summary,
             }
 
-    def curve(self) -> list[tuple[int, float]]:
-        """(t, the global epsilon after t rounds), of the whole plan; empty without a plan, or a mechanism."""
-        with self._lock:
-            spending = self._plan()
-            return [] if spending is None or not spending.is_private else self._curve(spending)
-
     def _plan(self) -> Spending | None:
         if self._spending is None:
             self._spending = Spending.of(self.folder)
         return self._spending
 
-    def _curve(self, spending: Spending) -> list[tuple[int, float]]:
-        if self._before is None:
-            self._before = spending.before()
-        return self._before
-
-    def _epsilon(self, spending: Spending | None, done: int) -> dict[str, float] | None:
-        """Both figures so far: before the run, for so many rounds; and the largest ledger."""
+    def _epsilon(self, spending: Spending | None, done: int) -> dict[str, list[tuple[int, float]]] | None:
+        """Both figures so far, (t, epsilon) at some rounds and at the last one: before the run, for so many rounds; and
+        the largest ledger. Between two the later one holds."""
         if spending is None or not spending.is_private:
             return None
-        if done == 0:
-            return {"global": 0.0, "ledger": 0.0}
-        before = next((epsilon for t, epsilon in self._curve(spending) if t >= done), math.nan)
-        if done not in self._after:
-            self._after[done] = spending.after(spending.participations([{"sampled": draw} for draw in self._draws]))
-        return {"global": before, "ledger": self._after[done]}
+        self._before = self._before or spending.before()
+        rounds = [t for t, _ in self._before if t < done] + [done] * (done > 0)
+        before = [next(epsilon for at, epsilon in self._before if at >= t) for t in rounds]
+        for t in rounds:
+            if t not in self._after:
+                taken = [{"sampled": draw} for draws in self._draws[:t] for draw in draws]
+                self._after[t] = spending.after(spending.participations(taken))
+        after = [self._after[t] for t in rounds]
+        return {"global": list(zip(rounds, before, strict=True)), "ledger": list(zip(rounds, after, strict=True))}
 
     def _read(self) -> None:
         path = self.folder.path / "rounds.jsonl"
@@ -108,7 +106,7 @@ class Follower:
             for line in content.splitlines():
                 record = json.loads(line)
                 self._rounds.append({key: record[key] for key in SHOWN if key in record})
-                self._draws += [tuple(draw["sampled"]) for draw in (*record.get("repeated", ()), record)]
+                self._draws.append([draw["sampled"] for draw in (*record.get("repeated", ()), record)])
         self._file = (status.st_ino, offset)
         done = len(self._rounds)
         if not self._seen:

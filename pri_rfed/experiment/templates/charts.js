@@ -116,7 +116,7 @@ const Charts = (() => {
     };
   }
 
-  const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
+  const CONFIG = { displaylogo: false, modeBarButtonsToRemove: ["lasso2d", "select2d", "autoScale2d"] };
 
   function inWords(spec) {
     if (spec.heat) return `${spec.title}: a map of ${spec.heat.label} over ${spec.x} and ${spec.y}`;
@@ -160,7 +160,10 @@ const Charts = (() => {
       if (before.details.open) fill(before);
       return render(before);
     }
-    if (before) Plotly.purge(before.plot);
+    if (before) {
+      sizes.unobserve(before.plot);
+      Plotly.purge(before.plot);
+    }
     const chart = { spec, names, figure, hidden: before?.hidden ?? new Set(), log: before?.log ?? Boolean(spec.log), keys: [] };
     const tools = element("div", { className: "tools" });
     const toggle = (label, on, press, ...key) => {
@@ -193,8 +196,15 @@ const Charts = (() => {
     if (spec.note) caption.append(element("span", { className: "badge warn" }, spec.note));
     figure.replaceChildren(caption, tools, chart.plot, chart.details);
     drawn.set(figure, chart);
+    sizes.observe(chart.plot);
     return render(chart);
   }
+
+  // Plots follow the room that they have, which changes with the window, and with what is beside them.
+  const sizes = new ResizeObserver((changes) => {
+    for (const { target } of changes)
+      if (target.isConnected && target.classList.contains("js-plotly-plot")) Plotly.Plots.resize(target);
+  });
 
   function fill(chart) {
     const [head, rows] = table(chart.spec);

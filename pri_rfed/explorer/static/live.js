@@ -4,7 +4,6 @@
 const Live = (() => {
   const byId = (id) => document.getElementById(id);
   const rounds = [];
-  const epsilon = { global: [[0, 0]], ledger: [[0, 0]] };
   let done = 0, told = null;
 
   const clock = (seconds) => {
@@ -29,7 +28,9 @@ const Live = (() => {
     const name = last && last.excess_risk === undefined ? "cost" : "excess_risk";
     say("live-risk-name", name === "cost" ? "cost F(w)" : "excess risk");
     say("live-risk", last ? Charts.text(last[name]) : "–");
-    const figures = now.summary?.private ? { global: now.summary.epsilon_global, ledger: now.summary.epsilon_ledger_max } : now.epsilon;
+    const last_of = (curve) => (curve.length ? curve.at(-1)[1] : 0);
+    const figures = now.summary?.private ? { global: now.summary.epsilon_global, ledger: now.summary.epsilon_ledger_max }
+      : now.epsilon ? { global: last_of(now.epsilon.global), ledger: last_of(now.epsilon.ledger) } : null;
     say("live-global", figures ? Charts.text(figures.global) : now.private === false ? "∞" : "–");
     say("live-ledger", figures ? Charts.text(figures.ledger) : now.private === false ? "∞" : "–");
     const delta = now.delta ?? now.summary?.delta;
@@ -39,7 +40,7 @@ const Live = (() => {
     if (`${now.state}/${tenth}` !== told) { told = `${now.state}/${tenth}`; say("live-said", words); }
   }
 
-  function draw(delta) {
+  function draw({ delta, epsilon }) {
     const series = (key) => rounds.filter((r) => typeof r[key] === "number");
     const list = [];
     const note = "diagnostic, not private";
@@ -51,10 +52,10 @@ const Live = (() => {
       list.push({ id: key, title, note, x, y, log: key !== "cost", free: key === "cost",
         series: [{ name: title.toLowerCase(), x: found.map((r) => r.round), y: found.map((r) => Math.max(r[key], least)) }] });
     }
-    if (epsilon.ledger.length > 1) {
-      const step = (name, pairs) => ({ name, kind: "step", x: pairs.map((p) => p[0]), y: pairs.map((p) => p[1]) });
+    if (epsilon?.ledger.length) {
+      const step = (name, pairs) => ({ name, kind: "step", x: [0, ...pairs.map((p) => p[0])], y: [0, ...pairs.map((p) => p[1])] });
       list.push({ id: "epsilon", title: "ε so far", x, y: `ε at δ = ${Charts.text(delta)}`,
-        series: [step("as planned (global)", epsilon.global), step("as drawn (largest ledger)", epsilon.ledger)] });
+        series: [step("planned (global)", epsilon.global), step("drawn (largest ledger)", epsilon.ledger)] });
     }
     const area = byId("live-charts");
     for (const spec of list) {
@@ -71,21 +72,13 @@ const Live = (() => {
     const answer = await fetch(`/api/run?after=${done}`);
     if (!answer.ok) throw new Error((await answer.json()).errors?.join("; ") ?? answer.statusText);
     const now = await answer.json();
-    if (now.done < done) { rounds.length = 0; epsilon.global.length = epsilon.ledger.length = 1; done = 0; return true; }
+    if (now.done < done) { rounds.length = 0; done = 0; return true; }  // it was resumed from an earlier round
     rounds.push(...now.new);
     const before = done;
     done = rounds.length ? rounds.at(-1).round : 0;
-    if (now.epsilon && now.done > 0 && epsilon.ledger.at(-1)[0] !== now.done) {
-      epsilon.global.push([now.done, now.epsilon.global]);
-      epsilon.ledger.push([now.done, now.epsilon.ledger]);
-    }
     show(now);
-    if (done > before || before === 0) draw(now.delta);
-    if (now.state === "finished" && done === now.done) {
-      const curve = now.private ? await (await fetch("/api/run/curve")).json() : [];
-      if (curve.length) { epsilon.global = [[0, 0], ...curve]; draw(now.delta); }
-      return false;
-    }
+    if (done > before || before === 0) draw(now);
+    if (now.state === "finished" && done === now.done) return false;
     return done < now.done ? "more" : true;
   }
 
