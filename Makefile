@@ -32,4 +32,4 @@ setup: .venv/ready-test
 	touch $@
 
 clean:
-	rm -rf .venv build *.egg-info
+	rm -rf .venv .venv-bench build *.egg-info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -19,6 +20,11 @@ from benchmarks.federation import run
 from benchmarks.peers.clock import fastest, side_by_side
 from benchmarks.rows.growth import fitted
 from benchmarks.table import Row, amount, limited, page, read, worst, write
+from pri_rfed.data.agents import Records
+from pri_rfed.manifolds import SPDAffineInvariant, Sphere
+from pri_rfed.problems import FrechetMean, PrincipalEigenvector
+from pri_rfed.randomness import AgentStreams
+from pri_rfed.training.dp_rsgd import DPRSGD
 
 
 def test_a_ratio_is_how_many_times_better_than_the_reference() -> None:
@@ -144,6 +150,25 @@ def test_times_are_of_single_calls() -> None:
 def test_exponents() -> None:
     x = np.array([1.0, 2.0, 4.0, 8.0])
     assert fitted(x, 3 * x**1.5) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize("kind", ["SPD", "sphere"])
+def test_a_peer_takes_the_step_that_it_is_compared_with(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without noise, and with a clip that is at work."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks" / "peers"))
+    descent = importlib.import_module("descent")
+    monkeypatch.setattr(descent, "SIGMA", 0.0)
+    rng = np.random.default_rng(1)
+    manifold = SPDAffineInvariant(4) if kind == "SPD" else Sphere(9)
+    w, z = manifold.random_point(rng, (2,))
+    problem = FrechetMean(manifold) if isinstance(manifold, SPDAffineInvariant) else PrincipalEigenvector(9)
+    move = "exp" if kind == "SPD" else "retract"
+    monkeypatch.setattr(descent, "CLIP", 0.1)
+    trainer = DPRSGD(steps=1, step_size=descent.STEP, move=move, clip=0.1, noise=0.0)
+    ours = trainer.train(problem, w, Records(z[None, None], np.ones(1, dtype=np.int64)), AgentStreams(0, 0, [0]))
+    theirs = descent.with_pymanopt(kind, 4 if kind == "SPD" else 9)(w, z, rng)
+    assert np.abs(ours[0] - w).max() > 1e-6
+    np.testing.assert_allclose(theirs, ours[0], rtol=0, atol=1e-12)
 
 
 def test_a_federation_on_demand() -> None:

@@ -101,4 +101,5 @@ def main(arguments):
     return fastest(round_of_steps, 1.0, 3) / arguments["steps"]
 
 
-print(json.dumps(main(json.loads(sys.argv[1]))))
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))

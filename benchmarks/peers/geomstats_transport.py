@@ -113,4 +113,5 @@ def main(arguments):
     return measured
 
 
-print(json.dumps(main(json.loads(sys.argv[1]))))
+if __name__ == "__main__":
+    print(json.dumps(main(json.loads(sys.argv[1]))))

@@ -38,8 +38,19 @@ def versions() -> dict[str, str]:
 def rows(quick: bool) -> Iterator[Row]:
     rounds, repeats = (20, 1) if quick else (ROUNDS, 3)
     times, rate = STEPS * rounds, BATCH / RECORDS
+    label = f"{STEPS} steps, {rounds} rounds"
     step = Gaussian(MU, 1.0)
     local = repeat(SampledWithoutReplacement(step, BATCH, RECORDS), STEPS)
+    federated: Event = repeat(Participation(local, 10, 100), rounds)
+    ours, epsilon = cold(lambda: best_epsilon(federated, DELTA).epsilon, repeats)
+    yield Row(f"{label}, 10 of 100 agents a round, by the tightest accountant (ε = {epsilon:.4g})", ours)
+    trainer = TRAINERS["dp-rsgd"](steps=STEPS, batch=BATCH, clip=1.0, noise=1.0, noise_unit="sensitivity")  # type: ignore[call-arg]
+    problem = PrincipalEigenvector(10)
+    seconds, noise = cold(
+        lambda: calibrate_noise(trainer, problem, [RECORDS], 10, 100, rounds, 1.0, DELTA).noise,  # type: ignore[attr-defined]
+        repeats,
+    )
+    yield limited(f"calibration of that plan to ε = 1 (noise {noise:.4g} x sensitivity)", seconds, 3.0)
     poisson = PoissonSampled(Gaussian(MU, 1.0, of=Unit.ADD_REMOVE_RECORD), rate)
     case = {"rate": rate, "mu": MU, "times": times, "delta": DELTA}
     (theirs, renyi) = peers.run(
@@ -47,7 +58,6 @@ def rows(quick: bool) -> Iterator[Row]:
         "accounting.py",
         {"cases": [case | {"library": "dp-accounting"}, case | {"library": "autodp"}], "repeats": repeats},
     )
-    label = f"{STEPS} steps, {rounds} rounds"
     note = (
         "dp-accounting: Poisson samples, add-or-remove, at its own grid; autodp: samples without replacement, by Rényi "
         "divergences. Neither can express the sampling of agents over it."
@@ -65,16 +75,6 @@ def rows(quick: bool) -> Iterator[Row]:
             f"{label}: samples without replacement, by {name} (ε = {epsilon:.4g}; theirs {renyi['epsilon']:.4g})",
             ours, against, renyi["seconds"], None, note=note,
         )  # fmt: skip
-    federated: Event = repeat(Participation(local, 10, 100), rounds)
-    ours, epsilon = cold(lambda: best_epsilon(federated, DELTA).epsilon, repeats)
-    yield Row(f"the same, 10 of 100 agents a round, by the tightest accountant (ε = {epsilon:.4g})", ours)
-    trainer = TRAINERS["dp-rsgd"](steps=STEPS, batch=BATCH, clip=1.0, noise=1.0, noise_unit="sensitivity")  # type: ignore[call-arg]
-    problem = PrincipalEigenvector(10)
-    seconds, noise = cold(
-        lambda: calibrate_noise(trainer, problem, [RECORDS], 10, 100, rounds, 1.0, DELTA).noise,  # type: ignore[attr-defined]
-        repeats,
-    )
-    yield limited(f"calibration of that to ε = 1 (noise {noise:.4g} x sensitivity)", seconds, 3.0)
 
 
 def cold(call: Callable[[], float], repeats: int) -> tuple[float, float]:

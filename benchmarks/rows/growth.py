@@ -20,7 +20,7 @@ MILLION: dict[str, Any] = {
     "agents": 10**6, "sampled": 1000, "records": 20, "dim": 50, "steps": 5, "rounds": 100, "shared": False,
 }  # fmt: skip
 BASE: dict[str, Any] = {
-    "agents": 10**4, "sampled": 100, "records": 20, "dim": 50, "steps": 5, "rounds": 6, "shared": True, "repeats": 3,
+    "agents": 10**4, "sampled": 100, "records": 20, "dim": 50, "steps": 5, "rounds": 4, "shared": True, "repeats": 3,
 }  # fmt: skip
 SIZES: dict[str, tuple[str, tuple[int, ...]]] = {
     "N": ("agents", (10**3, 10**4, 10**5, 10**6, 4 * 10**6)),

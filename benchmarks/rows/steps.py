@@ -1,4 +1,4 @@
-"""A step of DP-RSGD, and what privacy adds to many.
+"""A step of DP-RSGD.
 
 60 agents with batches of one record: the Fréchet mean of SPD matrices of 11 x 11 with the exponential map, the leading
 eigenvector on the sphere of 784 entries with the retraction.
@@ -14,13 +14,11 @@ import numpy as np
 
 from benchmarks import peers
 from benchmarks.peers.clock import side_by_side
-from benchmarks.table import Row, limited
+from benchmarks.table import Row
 from pri_rfed.data.agents import Records
-from pri_rfed.data.download import DataFolders
 from pri_rfed.manifolds import SPDAffineInvariant
 from pri_rfed.problems import FrechetMean, PrincipalEigenvector, Problem
 from pri_rfed.randomness import AgentStreams
-from pri_rfed.reproductions.sampling import SamplingOverhead
 from pri_rfed.training.dp_rsgd import DPRSGD
 
 PLACE = 20
@@ -31,7 +29,6 @@ WANTED = {
     ("sphere", "pymanopt"): 2.5,
     ("sphere", "geomstats"): 4.0,
 }
-TABLE_2, OVERHEAD_SECONDS = 300_000, 5.0
 
 
 def versions() -> dict[str, str]:
@@ -50,7 +47,6 @@ def rows(quick: bool) -> Iterator[Row]:
             yield Row(label, ours, f"a loop over {library}", theirs, WANTED[kind, library])
         if kind == "sphere":
             yield Row(label, ours, "its normals alone", floor, 1 / 2)
-    yield from overhead(quick)
 
 
 def training(kind: str, m: int, steps: int) -> tuple[partial[Any], partial[Any]]:
@@ -78,21 +74,3 @@ def training(kind: str, m: int, steps: int) -> tuple[partial[Any], partial[Any]]
         return [None for _ in drawn]
 
     return partial(train), partial(normals)
-
-
-def overhead(quick: bool) -> Iterator[Row]:
-    """Table 2 of the publication, measured as `pri-rfed reproduce sampling-overhead` does."""
-    steps = 3000 if quick else 60_000
-    experiment = SamplingOverhead(steps=steps, agents=AGENTS, measured=steps // 10, seeds=1 if quick else 3)
-    for cell in experiment.cells():
-        if cell["method"] != "prirfed":
-            continue
-        (row,) = experiment.measure(cell, DataFolders())
-        who = "one agent alone" if cell["agents"] == 1 else f"{AGENTS} agents at once"
-        what = f"SPD {cell['m']} x {cell['m']}" if cell["problem"] == "SPD" else f"sphere {cell['m']}"
-        note = (
-            "Privatisation: DP-RSGD less the same steps without clipping and noise, scaled up from "
-            f"{experiment.measured} steps (one agent alone) or {steps} ({AGENTS} agents)."
-        )
-        seconds = row["overhead"] * TABLE_2 / steps
-        yield limited(f"privatisation of 3·10⁵ steps: {what}, {who}", seconds, OVERHEAD_SECONDS, note=note)
