@@ -244,20 +244,29 @@ def solve_lower(lower: Array, b: Array) -> Array:
     return x
 
 
-Factor = tuple[Array, Array]
-"""L with L L^T = w, and L^-1, shape [..., m, m] each."""
+def lower_factor(w: Array) -> Array:
+    """As `cholesky`; remembered, so not to be written to."""
+    return _factor(w.reshape(-1, *w.shape[-2:])).lower.reshape(w.shape)
 
 
-def factor(w: Array) -> Factor:
-    """The Cholesky factor and its inverse, by substitution; NaN where w has none. Not to be written to."""
-    lower, inverse = _factor(w.reshape(-1, *w.shape[-2:]))
-    return lower.reshape(w.shape), inverse.reshape(w.shape)
+def inverse_factor(w: Array) -> Array:
+    """L^-1 for the Cholesky factor L of w, by substitution; NaN where there is none. Not to be written to."""
+    return _factor(w.reshape(-1, *w.shape[-2:])).inverse.reshape(w.shape)
 
 
-@remembering
-def _factor(w: Array) -> Factor:
-    lower = cholesky(w)
-    return lower, _inverse_2(lower) if w.shape[-1] == 2 else solve_lower(lower, np.eye(w.shape[-1]))
+class _Factor:
+    """The Cholesky factor of w [n, m, m], and its inverse as soon as it is asked for."""
+
+    def __init__(self, w: Array):
+        self.lower = cholesky(w)
+
+    @functools.cached_property
+    def inverse(self) -> Array:
+        m = self.lower.shape[-1]
+        return _inverse_2(self.lower) if m == 2 else solve_lower(self.lower, np.eye(m))
+
+
+_factor = remembering(_Factor)
 
 
 def _inverse_2(lower: Array) -> Array:

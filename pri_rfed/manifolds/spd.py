@@ -18,9 +18,10 @@ from pri_rfed.manifolds.linalg import (
     cholesky,
     eigh,
     exp_symmetric,
-    factor,
     frobenius,
     function_of,
+    inverse_factor,
+    lower_factor,
     quiet,
     relative,
     remembering,
@@ -135,27 +136,26 @@ class SPDAffineInvariant(_SPD):
 
     @quiet
     def _whiten(self, w: Array, v: Array) -> Array:
-        return whiten(factor(w)[1], v)
+        return whiten(inverse_factor(w), v)
 
     @quiet
     def _colour(self, w: Array, h: Array) -> Array:
-        lower, _ = factor(w)
+        lower = lower_factor(w)
         return sym(lower @ h @ transpose(lower))
 
     @quiet
-    def _whitened_log(self, w: Array, x: Array) -> tuple[Array, Array]:
-        """L with L L^T = w, and the symmetric matrix h = log(L^-1 x L^-T), for which the log is L h L^T."""
-        lower, inverse = factor(w)
-        h = function_of(whiten(inverse, x - w), _log1p_of_comparable)
+    def _whitened_log(self, w: Array, x: Array) -> Array:
+        """The symmetric matrix log(L^-1 x L^-T), L L^T = w: the log as `_whiten` would have it."""
+        h = function_of(whiten(inverse_factor(w), x - w), _log1p_of_comparable)
         far = np.isnan(h[..., 0, 0])
         if far.any():
-            lowers, ends = (np.broadcast_to(y, h.shape)[far] for y in (lower, x))
-            u, s, _ = svd_graded(solve_lower(lowers, cholesky(ends)))
+            lower, ends = (np.broadcast_to(y, h.shape)[far] for y in (lower_factor(w), x))
+            u, s, _ = svd_graded(solve_lower(lower, cholesky(ends)))
             h[far] = (u * (2.0 * np.log(s))[..., None, :]) @ transpose(u)
-        return lower, h
+        return h
 
     def dist(self, w: Array, x: Array) -> Array:
-        return frobenius(self._whitened_log(w, x)[1])
+        return frobenius(self._whitened_log(w, x))
 
     def injectivity_radius(self, w: Array) -> Array:
         """Infinite: a Hadamard manifold."""
@@ -163,31 +163,28 @@ class SPDAffineInvariant(_SPD):
 
     @quiet
     def exp(self, w: Array, v: Array) -> Array:
-        lower, inverse = factor(w)
-        return _gram(lower @ exp_symmetric(0.5 * whiten(inverse, v)))
+        return _gram(lower_factor(w) @ exp_symmetric(0.5 * whiten(inverse_factor(w), v)))
 
     @quiet
     def retract(self, w: Array, v: Array) -> Array:
         """w + v + v w^-1 v / 2: agrees with `exp` to second order, is positive definite for every v, and needs no
         eigenvalues. Written as (F F^T + w)/2, F = L + v L^-T.
         """
-        lower, inverse = factor(w)
-        return 0.5 * (_gram(lower + transpose(inverse @ v)) + w)
+        return 0.5 * (_gram(lower_factor(w) + transpose(inverse_factor(w) @ v)) + w)
 
     def _log(self, w: Array, x: Array) -> Array:
-        lower, h = self._whitened_log(w, x)
-        return sym(lower @ h @ transpose(lower))
+        return self._colour(w, self._whitened_log(w, x))
 
     def log_coordinates(self, w: Array, x: Array) -> Array:
-        return self._coordinates_of(self._whitened_log(w, x)[1])
+        return self._coordinates_of(self._whitened_log(w, x))
 
     @quiet
     def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
         """E v E^T with E = (x w^-1)^½. With L L^T = w, K K^T = x and L^-1 K = U S V^T, E = K V U^T L^-1."""
-        (lower, inverse), end = factor(w), cholesky(x)
-        u, _, vt = svd_graded(solve_lower(lower, end))
+        end = cholesky(x)
+        u, _, vt = svd_graded(solve_lower(lower_factor(w), end))
         f = end @ transpose(u @ vt)
-        return sym(f @ whiten(inverse, v) @ transpose(f))
+        return sym(f @ whiten(inverse_factor(w), v) @ transpose(f))
 
     def riemannian_gradient(self, w: Array, egrad: Array) -> Array:
         """w sym(egrad) w."""
@@ -216,7 +213,7 @@ class SPDLogEuclidean(_SPD):
     def _whiten(self, w: Array, v: Array) -> Array:
         """The differential of log at w, P (f(log l_i, log l_j) ∘ P^T v P) P^T with divided differences f of log."""
         _, p, logs, vt = _factors(w)
-        return self._log_difference(p, logs, vt, p, logs, vt, whiten(factor(w)[1], v))
+        return self._log_difference(p, logs, vt, p, logs, vt, whiten(inverse_factor(w), v))
 
     @quiet
     def _colour(self, w: Array, h: Array) -> Array:
