@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
@@ -144,13 +145,22 @@ def _compute(points: Sequence[Point], folders: DataFolders, jobs: int | None, ba
         return
     from joblib import Parallel, delayed
 
-    parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", initializer=_leave_interrupts)
+    starts = {"initializer": _serve, "initargs": (os.getpid(),)}
+    parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", **starts)
     yield from parallel(delayed(compute)(point, folders) for point in points)
 
 
-def _leave_interrupts() -> None:
-    """Ctrl-C is for the process that collects results: it ends the others."""
+def _serve(parent: int) -> None:
+    """What a process that computes points does at its start: Ctrl-C is for the one that collects results, which ends
+    the others; and where that one dies, this one ends by itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _on_ray(points: Sequence[Point], folders: DataFolders, jobs: int | None) -> Iterator[Computed]:
