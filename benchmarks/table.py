@@ -107,8 +107,15 @@ def read(folder: Path) -> dict[str, Any]:
 
 
 def page(groups: Mapping[str, Mapping[str, Any]]) -> str:
-    """All groups, a table each, in Markdown."""
-    lines: list[str] = []
+    """All groups, a table each, in Markdown; first how many of the wanted figures were met, and which were not."""
+    judged = [row for group in groups.values() for row in group["rows"] if row["met"] is not None]
+    lines = [f"{sum(row['met'] for row in judged)} of {len(judged)} wanted figures were met."]
+    if missed := [row for row in judged if not row["met"]]:
+        lines += ["Missed, beginning with the farthest:", ""]
+        for row in sorted(missed, key=lambda row: row["ratio"] / row["wanted"]):
+            beside = "" if row["against"] == LIMIT else f", against {row['against']}"
+            lines.append(f"- {row['name']}{beside}: {row['ratio'] / row['wanted']:.2g} of what was wanted")
+    lines.append("")
     for group in groups.values():
         lines += [f"## {group['title']}", "", *([group["about"], ""] if group["about"] else []), _measured(group), ""]
         lines += ["| what | PriRFed | against | its figure | ratio | wanted | |", "|---|---|---|---|---|---|---|"]

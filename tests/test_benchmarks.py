@@ -91,6 +91,7 @@ def test_from_rows_to_the_page(
     assert program.main() == 0, "what is left out is not missed"
     text = document.read_text(encoding="utf-8")
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "1 of 2 wanted figures were met.\nMissed" in text and "- b: 0.22 of what was wanted" in text
     assert "| a step | 1 ms | a peer | 5 ms | 5 x | 4 x | met |" in text
     assert "| b | 9 s |  |  |  | at most 2 s | **missed** |" in text
     assert "Left out: no network" in text and "peer 1.2" in text and "What it measures." in text
