@@ -8,14 +8,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import at_hand
+from conftest import ROOT, at_hand
 from matplotlib.image import imsave
 from scipy import ndimage
 
 from pri_rfed.data.download import PUBLIC_DATA, DataFolders
 from pri_rfed.data.images import Histology, PathMNIST, covariance_descriptors, features, read_medmnist, tissue
 from pri_rfed.data.sources import SOURCES
+from pri_rfed.experiment.config import load, override, read_toml
 from pri_rfed.manifolds import SPDAffineInvariant
+from pri_rfed.problems import FrechetMean
+from pri_rfed.simulation import train_agents
 
 
 def rng(seed: int = 0) -> np.random.Generator:
@@ -166,3 +169,14 @@ def test_the_real_stand_in(folder: Path) -> None:
     assert data.records.shape == (324, 11, 11)
     assert SPDAffineInvariant(11).check_point(data.records)
     assert hashlib.sha256((folder / "ihc" / "ihc.png").read_bytes()).hexdigest() == PUBLIC_DATA["ihc"].files[0].sha256
+
+
+@pytest.mark.parametrize("folder", at_hand("ihc/ihc.png"))
+def test_the_shipped_configuration_runs(folder: Path) -> None:
+    settings = read_toml(ROOT / "configs" / "image_descriptors.toml")
+    experiment = load(override(settings, ["run.name=patches", "run.rounds=1", "run.sampled=2"]), DataFolders(folder))
+    assert experiment.agents.counts.tolist() == [150] * 12
+    problem = experiment.problem
+    assert isinstance(problem, FrechetMean) and problem.center is not None
+    uploads = train_agents(problem, experiment.agents, experiment.trainer, problem.center, np.arange(2), 0, 0)
+    assert problem.manifold.check_point(uploads)

@@ -309,7 +309,8 @@ def shipped(name: str, *needs: str) -> list[Path]:
 
 MNIST = shipped("mnist_pca", "mnist/train-images-idx3-ubyte.gz", "mnist/train-labels-idx1-ubyte.gz")
 EMG = shipped("emg_spd_mean", "emg/emg.csv.gz")
-SYNTHETIC = [*shipped("quickstart"), *shipped("synthetic_pca"), *shipped("synthetic_spd")]
+NAMES = ("quickstart", "synthetic_pca", "synthetic_spd", "bures_wasserstein")
+SYNTHETIC = [path for name in NAMES for path in shipped(name)]
 
 
 def risk(experiment: Experiment, folder: Path, seed: int = 0) -> float:
@@ -342,6 +343,7 @@ def test_risk_falls_as_epsilon_grows(config: Path, tmp_path: Path) -> None:
         *((path, ("trainer.step_size=0.5", "run.rounds=60")) for path in shipped("quickstart")),
         *((path, ("trainer.step_size=0.5", "run.rounds=400", "data.gap=0.3")) for path in shipped("synthetic_pca")),
         *((path, ("trainer.step_size=0.4", "run.rounds=20")) for path in shipped("synthetic_spd")),
+        *((path, ("trainer.step_size=0.4", "run.rounds=20")) for path in shipped("bures_wasserstein")),
         *((path, ("trainer.step_size=0.5", "run.rounds=60")) for path in MNIST),
         *((path, ("trainer.step_size=0.2", "run.rounds=30")) for path in EMG),
     ],

@@ -8,7 +8,13 @@ from pri_rfed.reproductions.hyperbolic import SamplingPoincare
 from pri_rfed.reproductions.over_manifolds import OverManifoldsSPD, OverManifoldsSphere
 from pri_rfed.reproductions.pca import OptimizationPCA, PriRFedMNISTPCA, PriRFedSyntheticPCA, SamplingSphere
 from pri_rfed.reproductions.sampling import SamplingAlpha, SamplingOverhead, SamplingTime
-from pri_rfed.reproductions.spd import OptimizationSPDMean, PriRFedSPDImages, PriRFedSPDSynthetic, SamplingSPD
+from pri_rfed.reproductions.spd import (
+    OptimizationBuresWasserstein,
+    OptimizationSPDMean,
+    PriRFedSPDImages,
+    PriRFedSPDSynthetic,
+    SamplingSPD,
+)
 from pri_rfed.reproductions.theorem import PriRFedTable
 
 EXPERIMENTS: dict[str, type[Reproduction]] = {
@@ -27,6 +33,7 @@ EXPERIMENTS: dict[str, type[Reproduction]] = {
         PriRFedSPDSynthetic,
         PriRFedSPDImages,
         OptimizationSPDMean,
+        OptimizationBuresWasserstein,
         OverManifoldsSPD,
         OverManifoldsSphere,
     )
