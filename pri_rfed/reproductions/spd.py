@@ -241,7 +241,7 @@ class OptimizationBuresWasserstein(_MeanBySampleSize):
         floor = (1 - self.radius) ** 2
         return (
             *super().remarks(folders),
-            "The Laplace law and KNG are those of the Bures-Wasserstein metric, drawn exactly; the published code has the "
+            "The Laplace law and KNG are those of the Bures-Wasserstein metric, drawn exactly; the published code has "
             "the affine-invariant Laplace law. KNG is confined to the public ball, which helps it.",
             "The curvature is bounded over the whole ball, whose matrices have no eigenvalue below "
             f"{floor:.2g}: kappa = {1.5 / floor:.3g}, and not that of a sample.",
