@@ -56,6 +56,9 @@ HEALTH = "127.0.0.1:8081"
 UNSENT_SECONDS = 5.0
 """How long to wait for the numbers of a reply that was announced."""
 
+GONE_SECONDS = 10.0
+"""After how long without an answer a SuperLink, a process on this machine, is taken for gone."""
+
 _TASK = "flwr-serverapp"
 _MANIFEST = f"""\
 [project]
@@ -212,6 +215,7 @@ class SuperLink:
         assert defaults is not None
         defaults |= {"initial_backoff": 0.01, "backoff_cap": 0.5, "max_time": UNSENT_SECONDS}
         grid = HttpGrid(self.address, insecure=False, root_certificates=self._authority, token=token)
+        grid._retry_invoker.max_time = GONE_SECONDS  # Flower would try for ever
         client = grid._runtime_client
         task = client.PullTaskInput(PullTaskInputRequest())
         TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id

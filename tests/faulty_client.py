@@ -55,24 +55,28 @@ def slow(seconds: str) -> None:
 
 
 def resends(answers: str) -> None:
-    """Send every reply twice, and those of all rounds before again with it, under the messages' own numbers.
+    """After every reply send it again, and those of all rounds before, under the messages' own numbers.
 
     answers: a file for what the server says to that."""
-    connect, sent = process.http_request_response, list[Any]()
+    connect, sent, due = process.http_request_response, list[Any](), list[Any]()
 
     @contextmanager
     def connection(*arguments: Any) -> Iterator[tuple[Any, ...]]:
         with connect(*arguments) as (node, receive, send, run, fab, pull, push, confirm):
 
-            def send_all(*reply: Any) -> Any:
-                wanted = send(*reply)
+            def send_once(*reply: Any) -> Any:
                 sent.append(reply)
-                with Path(answers).open("a") as file:
-                    for old in sent:
-                        file.write(f"{len(send(*old)[0])} objects wanted\n")
-                return wanted
+                due[:] = sent
+                return send(*reply)
 
-            yield node, receive, send_all, run, fab, pull, push, confirm
+            def send_again() -> Any:
+                while due:
+                    wanted, _ = send(*due.pop())
+                    with Path(answers).open("a") as file:
+                        file.write(f"{len(wanted)} objects wanted\n")
+                return receive()
+
+            yield node, send_again, send_once, run, fab, pull, push, confirm
 
     process.http_request_response = connection  # type: ignore[assignment]
 

@@ -98,7 +98,10 @@ def test_a_reply_that_comes_too_late(faulty: Faulty) -> None:
     faulty.configure(timeout=12.0)
     faulty.fault = ["slow", "20"]
     state = faulty.finish()
-    assert refused(state)[0] == {VICTIM: "no reply within 12 s"} and not refused(state)[1], "the late one is dropped"
+    first, second = refused(state)
+    assert list(first) == [VICTIM] and not second, "the late one is dropped"
+    # Which of the two says it first: this server, or the SuperLink, where the message has run out.
+    assert first[VICTIM] == "no reply within 12 s" or "Message Unavailable" in first[VICTIM]
     assert state.participations.tolist() == faulty.releases() == [ROUNDS] * AGENTS
 
 
@@ -113,11 +116,13 @@ def test_a_replayed_reply(faulty: Faulty) -> None:
 
 def test_a_reply_that_is_sent_again_as_it_was(faulty: Faulty) -> None:
     answers = faulty.folder / "answers"
+    faulty.configure(rounds=3)
     faulty.fault = ["resends", str(answers)]
     state = faulty.finish()
-    assert not any(refused(state)) and state.participations.tolist() == faulty.releases() == [ROUNDS] * AGENTS
-    # In round 1 its own, in round 2 those of both rounds: the server has them already.
-    assert answers.read_text().splitlines() == ["0 objects wanted"] * 3
+    assert not any(refused(state)) and state.participations.tolist() == faulty.releases() == [3] * AGENTS
+    # After round 1 its own, after round 2 those of both rounds: the server has them, and takes none a second time.
+    said = answers.read_text().splitlines()
+    assert len(said) >= 3 and set(said) == {"0 objects wanted"}
 
 
 def test_a_client_of_another_version(faulty: Faulty) -> None:
