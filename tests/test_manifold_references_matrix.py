@@ -232,6 +232,30 @@ def test_affine_invariant_on_both_sides_of_where_formulas_change(size: int, rati
             assert reference.norm(end, exact(m.exp(w, v)) - end) <= 1e-14 * np.exp(2 * length)
 
 
+@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("condition", [30.0, 9e3, 1.1e4])
+@pytest.mark.parametrize("separation", [1e-10, 1e-3, 1.0])
+def test_log_euclidean_on_both_sides_of_where_formulas_change(size: int, condition: float, separation: float) -> None:
+    m = SPDLogEuclidean(size)
+    reference = REFERENCES[SPDLogEuclidean]
+    rng = np.random.default_rng([size, int(condition)])
+    w = spd_matrix(rng, size, condition, "dense")
+    x, v = m.exp(w, tangent(m, rng, w, separation)), tangent(m, rng, w, 1.0)
+    # As much as rounding the entries of w would change.
+    tolerance = 1e-13 + 20 * EPS * condition
+    with mp.workdps(50):
+        w_, x_, v_ = exact(w), exact(x), exact(v)
+        log = reference.log(w_, x_)
+        dist = reference.norm(w_, log)
+        assert abs(m.dist(w, x) - dist) <= tolerance * dist
+        assert reference.norm(w_, exact(m.log(w, x)) - log) <= tolerance * dist
+        assert abs(np.linalg.norm(m.log_coordinates(w, x)) - dist) <= tolerance * dist
+        length = reference.norm(w_, v_)
+        assert abs(m.norm(w, v) - length) <= tolerance * length
+        end = reference.exp(w_, v_)
+        assert reference.norm(end, exact(m.exp(w, v)) - end) <= tolerance * length
+
+
 @pytest.mark.parametrize("spd", SPD_CLASSES)
 @pytest.mark.parametrize("separation", [1e-3, 1e-8, 1e-12])
 def test_spd_scaled_by_a_number_near_one(spd: type[Manifold], separation: float) -> None:

@@ -198,9 +198,10 @@ class SPDLogEuclidean(_SPD):
 
     Flat, complete, homogeneous; parallel transport does not depend on the path.
 
-    Accuracy: as with the affine-invariant metric. log w = 2 P log(S) P^T comes from L = P S V^T, whose condition is
-    the square root of that of w, and its differential is applied to L^-1 v L^-T. The difference of two logarithms of
-    neighbours comes from x - w by divided differences, accurate relative to its own size.
+    Accuracy: as with the affine-invariant metric. The difference of two logarithms comes from x - w by divided
+    differences, accurate relative to its own size. Where eigenvalues differ by a factor of more than 1e4, log w =
+    2 P log(S) P^T comes from L = P S V^T, whose condition is the square root of that of w, and its differential is
+    applied to L^-1 v L^-T.
     """
 
     name = "spd-log-euclidean"
@@ -212,28 +213,51 @@ class SPDLogEuclidean(_SPD):
     @quiet
     def _whiten(self, w: Array, v: Array) -> Array:
         """The differential of log at w, P (f(log l_i, log l_j) ∘ P^T v P) P^T with divided differences f of log."""
-        _, p, logs, vt = _factors(w)
-        return self._log_difference(p, logs, vt, p, logs, vt, whiten(inverse_factor(w), v))
+        spectrum = _spectrum(w)
+        result = self._divided_differences(spectrum, spectrum, v)
+        if (far := np.isnan(result[..., 0, 0])).any():
+            w, v = (np.broadcast_to(y, result.shape)[far] for y in (w, v))
+            _, p, logs, vt = _factors(w)
+            result[far] = self._log_difference(p, logs, vt, p, logs, vt, whiten(inverse_factor(w), v))
+        return result
 
     @quiet
     def _colour(self, w: Array, h: Array) -> Array:
         """The differential of exp at log w; it is self-adjoint."""
         p, logs = _spectrum(w)
-        kernel = np.exp(logs[..., :, None] + logs[..., None, :]) / _decay(logs[..., :, None] - logs[..., None, :])
+        kernel = np.exp(logs[..., :, None] + logs[..., None, :]) * _growth(logs[..., :, None] - logs[..., None, :])
         return sym(p @ (kernel * (transpose(p) @ h @ p)) @ transpose(p))
 
     @staticmethod
-    def _log_difference(p: Array, s: Array, vt: Array, q: Array, t: Array, ut: Array, d: Array) -> Array:
-        """log x - log w, given w = L L^T, L = P e^s V^T, x = K K^T, K = Q e^t U^T and d = L^-1 (x - w) K^-T.
-
-        P^T (log x - log w) Q and P^T (x - w) Q = e^s V^T d U e^t have entries in the ratio (2 s_i - 2 t_j) /
-        (e^{2 s_i} - e^{2 t_j}).
+    def _divided_differences(w: _Spectrum, x: _Spectrum, d: Array) -> Array:
+        """P (k ∘ P^T d Q) Q^T for w = P e^{2 s} P^T and x = Q e^{2 t} Q^T, k_ij = (2 t_j - 2 s_i) / (e^{2 t_j} -
+        e^{2 s_i}): log x - log w if d = x - w, whose entries in these bases k divides and multiplies; the differential
+        of log at w if x = w. NaN where eigenvalues differ by a factor of more than 1e4: rounding of d, too, is divided.
         """
-        kernel = _decay(s[..., :, None] - t[..., None, :])
-        return sym(p @ (kernel * (vt @ d @ transpose(ut))) @ transpose(q))
+        (p, s), (q, t) = w, x
+        kernel = np.exp(-(s[..., :, None] + t[..., None, :])) / _growth(t[..., None, :] - s[..., :, None])
+        result = sym(p @ (kernel * (transpose(p) @ d @ q)) @ transpose(q))
+        spread = np.maximum(s[..., -1], t[..., -1]) - np.minimum(s[..., 0], t[..., 0])
+        if not (comparable := 2.0 * spread <= np.log(1e4)).all():
+            result[~comparable] = np.nan
+        return result
+
+    @staticmethod
+    def _log_difference(p: Array, s: Array, vt: Array, q: Array, t: Array, ut: Array, d: Array) -> Array:
+        """The same for eigenvalues of any size, from w = L L^T, L = P e^s V^T, x = K K^T, K = Q e^t U^T and
+        d = L^-1 (x - w) K^-T: P^T (x - w) Q = e^s V^T d U e^t.
+        """
+        return sym(p @ ((vt @ d @ transpose(ut)) / _growth(t[..., None, :] - s[..., :, None])) @ transpose(q))
 
     @quiet
     def _difference(self, w: Array, x: Array) -> Array:
+        """log x - log w."""
+        result = self._divided_differences(_spectrum(w), _spectrum_of(x), x - w)
+        if (far := np.isnan(result[..., 0, 0])).any():
+            result[far] = self._difference_of_factors(*(np.broadcast_to(y, result.shape)[far] for y in (w, x)))
+        return result
+
+    def _difference_of_factors(self, w: Array, x: Array) -> Array:
         lower, p, s, vt = _factors(w)
         end, q, t, ut = _factors(x)
         d = transpose(solve_lower(end, transpose(solve_lower(lower, x - w))))
@@ -256,6 +280,9 @@ class SPDLogEuclidean(_SPD):
 
     def _log(self, w: Array, x: Array) -> Array:
         return self._colour(w, self._difference(w, x))
+
+    def log_coordinates(self, w: Array, x: Array) -> Array:
+        return self._coordinates_of(self._difference(w, x))
 
     def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
         return self._colour(x, self._whiten(w, v))
@@ -383,10 +410,13 @@ def _factors(w: Array) -> tuple[Array, Array, Array, Array]:
     return lower, p, np.log(values), vt
 
 
-@remembering
-def _spectrum(w: Array) -> tuple[Array, Array]:
-    """P, s with w = P e^{2 s} P^T, s ascending. The eigenvalues come from w itself where they differ by a factor of no
-    more than 1e4, so that rounding leaves twelve digits of the smallest, and from the Cholesky factor elsewhere."""
+_Spectrum = tuple[Array, Array]
+"""P and s with w = P e^{2 s} P^T, s ascending."""
+
+
+def _spectrum_of(w: Array) -> _Spectrum:
+    """The eigenvalues come from w itself where they differ by a factor of no more than 1e4, so that rounding leaves
+    twelve digits of the smallest, and from the Cholesky factor elsewhere."""
     values, p = eigh(w)
     logs = 0.5 * np.log(values)
     far = ~(values[..., -1] <= 1e4 * values[..., 0])
@@ -396,7 +426,15 @@ def _spectrum(w: Array) -> tuple[Array, Array]:
     return p, logs
 
 
-def _decay(h: Array) -> Array:
-    """h / sinh(h), 1 at 0."""
-    safe = np.where(h == 0, 1.0, h)
-    return np.where(h == 0, 1.0, safe / np.sinh(safe))
+_remembered_spectrum = remembering(_spectrum_of)
+
+
+def _spectrum(w: Array) -> _Spectrum:
+    """The same, remembered, so not to be written to."""
+    p, logs = _remembered_spectrum(w.reshape(-1, *w.shape[-2:]))
+    return p.reshape(w.shape), logs.reshape(w.shape[:-1])
+
+
+def _growth(h: Array) -> Array:
+    """sinh(h) / h, 1 at 0."""
+    return np.where(h == 0, 1.0, np.sinh(h) / np.where(h == 0, 1.0, h))
