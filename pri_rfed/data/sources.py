@@ -22,6 +22,7 @@ from pri_rfed.data.base import Array, DataSet, Source, at_least
 from pri_rfed.data.download import PUBLIC_DATA, DataFolders, open_binary
 from pri_rfed.data.images import Histology, PathMNIST
 from pri_rfed.data.ratings import MovieLens, SyntheticRatings
+from pri_rfed.data.wordnet import WordNet
 from pri_rfed.manifolds.naming import make_manifold, origin
 
 
@@ -436,6 +437,7 @@ SOURCES: dict[str, type[Source]] = {
         SyntheticBall,
         MovieLens,
         SyntheticRatings,
+        WordNet,
         Table,
     )
 }

@@ -11,14 +11,16 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from pri_rfed.data import download
-from pri_rfed.data.base import Array
+from pri_rfed.data.base import Array, DataSet, Source, at_least
+from pri_rfed.data.download import DataFolders
 from pri_rfed.manifolds.poincare_ball import PoincareBall
+from pri_rfed.problems.structured_prediction import kernel_weights
 
 CLOSURE = "wordnet/mammal_closure.tsv"
 """Where the closure lies in a data folder."""
@@ -62,6 +64,12 @@ class Hierarchy:
         out = np.zeros((len(self.words),) * 2, dtype=bool)
         out[self.pairs[:, 0], self.pairs[:, 1]] = True
         return out
+
+    def parents(self) -> NDArray[np.int64]:
+        """The pairs with nothing in between."""
+        related = self.related()
+        between = related.astype(np.float32) @ related.astype(np.float32)
+        return self.pairs[between[self.pairs[:, 0], self.pairs[:, 1]] == 0]
 
     def to_tsv(self) -> bytes:
         """The file that `read_closure` reads."""
@@ -153,7 +161,7 @@ class PoincareEmbedding:
 
     The loss of a pair (u, v) is -log(e^{-dist(u, v)} / (e^{-dist(u, v)} + sum_{v'} e^{-dist(u, v')})) over `negatives`
     words v' drawn uniformly from those that u is no kind of. Gradients are summed over `batch` pairs at a time, whose
-    steps are taken together. In the first `burn_in` epochs the step size is divided by ten. Points start uniformly
+    steps are taken together. In the first epochs, the share `burn_in` of them, the step size is divided by ten. Points start uniformly
     within 0.001 of the centre, and none goes farther from it than the distance `radius` (12.2 is a norm of 1 - 1e-5).
     (Nickel, Kiela 2017, sections 3 and 3.1, with the exponential map for their retraction.)
     """
@@ -161,8 +169,8 @@ class PoincareEmbedding:
     dim: int = 2
     epochs: int = 300
     step_size: float = 0.1
-    negatives: int = 50
-    burn_in: int = 50
+    negatives: int = 20
+    burn_in: float = 1 / 6
     batch: int = 64
     radius: float = 12.2
     seed: int = 0
@@ -180,7 +188,7 @@ class PoincareEmbedding:
         np.fill_diagonal(related, True)  # nor is a word an example of what it is not
         limit = np.tanh(self.radius / 2)
         for epoch in range(self.epochs):
-            step_size = self.step_size / 10 if epoch < self.burn_in else self.step_size
+            step_size = self.step_size / 10 if epoch < self.burn_in * self.epochs else self.step_size
             order = rng.permutation(len(graph.pairs))
             for start in range(0, len(order), self.batch):
                 pairs = graph.pairs[order[start : start + self.batch]]
@@ -266,3 +274,90 @@ def to_hyperboloid(x: Array) -> Array:
 def to_ball(y: Array) -> Array:
     """Points [..., d + 1] of the hyperboloid as points [..., d] of the Poincaré ball."""
     return y[..., 1:] / (1 + y[..., :1])
+
+
+# Features -----------------------------------------------------------------------------------------------------------
+
+
+def eigenmap(graph: Hierarchy, dim: int = 3) -> Array:
+    """Laplacian eigenmap of the words, [n, dim] (Belkin, Niyogi 2003): with the symmetric adjacency matrix A of the
+    pairs and its degrees D, the unit eigenvectors of D^-1/2 A D^-1/2 for the largest eigenvalues, without that of the
+    very largest, which is constant, each entry divided by the root of its degree.
+
+    Signs are such that the entry with the largest absolute value is positive.
+    """
+    from scipy import sparse
+    from scipy.sparse.linalg import eigsh
+
+    n = len(graph.words)
+    ones = np.ones(len(graph.pairs))
+    above = sparse.coo_array((ones, tuple(graph.pairs.T)), shape=(n, n)).tocsr()
+    adjacency = ((above + above.T) > 0).astype(float)
+    root = np.sqrt(adjacency.sum(axis=0))
+    scale = sparse.diags_array(1 / root)
+    _, vectors = eigsh(scale @ adjacency @ scale, k=dim + 1, which="LA", v0=np.linspace(1, 2, n))
+    vectors = vectors[:, -2::-1] / root[:, None]
+    return vectors * np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(dim)])
+
+
+# Records --------------------------------------------------------------------------------------------------------------
+
+
+@cache
+def mammals(folders: DataFolders) -> Hierarchy:
+    """The closure that is at hand. Raises DataNotFound."""
+    return read_closure(folders.find("wordnet", CLOSURE))
+
+
+@cache
+def mammals_features(folders: DataFolders) -> Array:
+    """The eigenmap of the mammals to three dimensions."""
+    return eigenmap(mammals(folders))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class WordNet(Source):
+    """Structured prediction of a mammal of WordNet from all others: records (weight, point of the hyperboloid).
+
+    word: what is predicted; its own record is left out. groups: the other words are divided at random among so many
+    groups of equal size, the natural keys; what does not divide is left out. Every group computes the weights from the
+    features of its own words, Laplacian eigenmaps to R^3, by a Gaussian kernel of this width and with this ridge, and
+    multiplies them by how many words it has. The points are a Poincaré embedding that is trained first, in so many
+    epochs, and kept in the cache folder; none is farther than `radius` from the middle.
+
+    The weights, and the features, are as public as the graph that they come from; points that were trained jointly
+    from it are not independent of each other.
+    """
+
+    name = "wordnet"
+    public = "wordnet"
+    word: str = "primate.n.02"
+    groups: int = 9
+    width: float = 0.03
+    ridge: float = 1e-5
+    epochs: int = PoincareEmbedding.epochs
+    radius: float = PoincareEmbedding.radius
+
+    def load(self, folders: DataFolders, rng: np.random.Generator) -> DataSet:
+        at_least("groups", self.groups, 1)
+        graph = mammals(folders)
+        query = graph.index(self.word)
+        others = rng.permutation(np.delete(np.arange(len(graph.words)), query))
+        size = len(others) // self.groups
+        if size == 0:
+            raise ValueError(f"groups = {self.groups}: there are {len(others)} words only")
+        parts = others[: size * self.groups].reshape(self.groups, size)
+        features, labels = mammals_features(folders), self.labels(folders)
+        weights = [size * kernel_weights(features[part], features[query], self.width, self.ridge) for part in parts]
+        records = np.concatenate([np.concatenate(weights)[:, None], labels[parts.ravel()]], axis=1)
+        description = f"{len(records)} mammals of WordNet, weighed for {graph.words[query]}"
+        return DataSet(records, description, keys=np.repeat(np.arange(self.groups), size).astype(str))
+
+    def labels(self, folders: DataFolders) -> Array:
+        """The points of all words, [n, 3]."""
+        return to_hyperboloid(self.embedding.cached(mammals(folders)))
+
+    @property
+    def embedding(self) -> PoincareEmbedding:
+        return PoincareEmbedding(epochs=self.epochs, radius=self.radius)

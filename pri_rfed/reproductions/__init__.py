@@ -4,7 +4,8 @@ A new one is a class in one of the files here, a line below, and a file configs/
 """
 
 from pri_rfed.reproductions.base import Reproduction
-from pri_rfed.reproductions.hyperbolic import SamplingPoincare
+from pri_rfed.reproductions.completion import OptimizationMatrixCompletion
+from pri_rfed.reproductions.hyperbolic import OptimizationWordNet, PriRFedWordNet, SamplingPoincare
 from pri_rfed.reproductions.over_manifolds import OverManifoldsSPD, OverManifoldsSphere
 from pri_rfed.reproductions.pca import OptimizationPCA, PriRFedMNISTPCA, PriRFedSyntheticPCA, SamplingSphere
 from pri_rfed.reproductions.sampling import SamplingAlpha, SamplingOverhead, SamplingTime
@@ -24,11 +25,14 @@ EXPERIMENTS: dict[str, type[Reproduction]] = {
         PriRFedSyntheticPCA,
         PriRFedMNISTPCA,
         OptimizationPCA,
+        OptimizationMatrixCompletion,
         SamplingSphere,
         SamplingTime,
         SamplingOverhead,
         SamplingAlpha,
         SamplingPoincare,
+        PriRFedWordNet,
+        OptimizationWordNet,
         SamplingSPD,
         PriRFedSPDSynthetic,
         PriRFedSPDImages,
