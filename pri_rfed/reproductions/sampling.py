@@ -259,15 +259,11 @@ class SamplingOverhead(Reproduction):
     def _training(self, manifold: Manifold, agents: int, rng: np.random.Generator) -> Row:
         """The same steps without clipping and noise, and with them, in turns."""
         steps = max(1, min(self.measured if agents == 1 else self.steps, self.steps) // agents)
-        problem: Problem
-        if isinstance(manifold, Sphere):
-            problem, move = PrincipalEigenvector(manifold.point_shape[0]), "retract"
-            values = manifold.random_point(rng, (agents, RECORDS))
-        else:
-            problem, move = FrechetMean(manifold), "exp"
-            values = manifold.random_point(rng, (agents, RECORDS))
-        start = manifold.random_point(rng)
+        matrices = not isinstance(manifold, Sphere)
+        problem: Problem = FrechetMean(manifold) if matrices else PrincipalEigenvector(manifold.point_shape[0])
+        start, values = manifold.random_point(rng), manifold.random_point(rng, (agents, RECORDS))
         records = Records(values, np.full(agents, RECORDS))
+        move = "exp" if matrices else "retract"
         options: dict[str, Any] = {"steps": steps, "batch": 1, "step_size": 1e-4, "move": move}
         trainers = RSGD(**options), DPRSGD(**options, clip=1.0, noise=0.1)
         taken: tuple[list[float], list[float]] = [], []
