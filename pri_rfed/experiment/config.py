@@ -214,14 +214,18 @@ class Memory:
             thing = make()
             bytes_ = size(thing)
         self._things[key] = thing, bytes_
-        held = sum(bytes_ for _, bytes_ in self._things.values())
-        for other in list(self._things):
-            if held <= self.most or other == key:
-                break
-            if (freed := self._things[other][1]) > 0:
-                del self._things[other]
-                held -= freed
+        if bytes_ > 0:
+            self._forget(key)
         return thing
+
+    def _forget(self, kept: str) -> None:
+        held = sum(bytes_ for _, bytes_ in self._things.values())
+        for key in list(self._things):
+            if held <= self.most:
+                break
+            if key != kept and (freed := self._things[key][1]) > 0:
+                del self._things[key]
+                held -= freed
 
 
 Obtain = Callable[[dict[str, Any], int, list[str]], Population | None]
