@@ -294,6 +294,21 @@ def _whiten_2(inverse: Array, v: Array) -> Array:
     return result
 
 
+def rotation_of(a: Array) -> Array:
+    """The orthogonal factor U V^T of square matrices a = U S V^T of positive determinant, whose rows and columns may be
+    of very different sizes."""
+    if a.shape[-1] == 2:
+        along, across = a[..., 0, 0] + a[..., 1, 1], a[..., 1, 0] - a[..., 0, 1]
+        size = np.hypot(along, across)
+        result = np.empty(a.shape)
+        result[..., 0, 0] = result[..., 1, 1] = along / size
+        result[..., 1, 0] = sine = across / size
+        np.negative(sine, out=result[..., 0, 1])
+        return result
+    u, _, vt = svd_graded(a)
+    return u @ vt
+
+
 def polar(y: Array) -> Array:
     """The matrix with orthonormal columns nearest to y [..., m, n], m >= n: U V^T of its singular value
     decomposition.

@@ -25,6 +25,7 @@ from pri_rfed.manifolds.linalg import (
     quiet,
     relative,
     remembering,
+    rotation_of,
     solve_lower,
     svd_graded,
     sym,
@@ -182,8 +183,7 @@ class SPDAffineInvariant(_SPD):
     def parallel_transport(self, w: Array, x: Array, v: Array) -> Array:
         """E v E^T with E = (x w^-1)^½. With L L^T = w, K K^T = x and L^-1 K = U S V^T, E = K V U^T L^-1."""
         end = cholesky(x)
-        u, _, vt = svd_graded(solve_lower(lower_factor(w), end))
-        f = end @ transpose(u @ vt)
+        f = end @ transpose(rotation_of(solve_lower(lower_factor(w), end)))
         return sym(f @ whiten(inverse_factor(w), v) @ transpose(f))
 
     def riemannian_gradient(self, w: Array, egrad: Array) -> Array:
@@ -350,8 +350,7 @@ class SPDBuresWasserstein(_SPD):
     def _alignment(self, w: Array, x: Array) -> tuple[Array, Array]:
         """A with A A^T = w, and N - A for the N with N N^T = x that is nearest to A."""
         a, b = cholesky(w), cholesky(x)
-        u, _, vt = svd_graded(transpose(a) @ b)
-        return a, b @ transpose(u @ vt) - a
+        return a, b @ transpose(rotation_of(transpose(a) @ b)) - a
 
     def _log_and_dist(self, w: Array, x: Array) -> tuple[Array, Array]:
         a, z = self._alignment(w, x)
