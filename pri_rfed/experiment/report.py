@@ -288,7 +288,7 @@ def run_charts(
         epsilons = spending.ledgers(times)
         charts.append(
             {
-                "id": "ledgers", "title": "What each agent has spent", "x": "agents, the one that took part most first",
+                "id": "ledgers", "title": "What each agent has spent", "x": "agents, by how often they took part",
                 "y": f"ε of the ledger at δ = {number(spending.delta)}",
                 "series": [
                     {

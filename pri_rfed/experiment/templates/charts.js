@@ -67,6 +67,8 @@ const Charts = (() => {
   // Plotly reads a little HTML in texts.
   const escape_ = (value) => String(value).replace(/[&<>]/g, (c) => ({ "&": "&amp;", "<": "&lt;", ">": "&gt;" })[c]);
 
+  const PAPER = { width: 296, height: 215 };  // half the width of a page, A4 or letter, in pixels
+
   function layout(spec, log, colors) {
     const axis = (title, isLog) => ({
       title: { text: escape_(title), font: { size: 13 }, standoff: 8 }, automargin: true, gridcolor: colors.line,
@@ -108,11 +110,11 @@ const Charts = (() => {
     }] : [];
     if (nothing) for (const side of [x, y]) Object.assign(side, { showticklabels: false, range: [0, 1], ticks: "", showgrid: false });
     return {
-      xaxis: x, yaxis: y, shapes, annotations, margin: { l: 8, r: 12, t: 12, b: 8 }, hovermode: "closest", dragmode: "zoom",
+      xaxis: x, yaxis: y, shapes, annotations, margin: { l: 8, r: 12, t: spec.mark ? 24 : 12, b: 8 }, hovermode: "closest", dragmode: "zoom",
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", uirevision: "kept",
       font: { family: 'system-ui, "Segoe UI", Roboto, "DejaVu Sans", sans-serif', size: 12, color: colors.ink },
       hoverlabel: { bgcolor: colors.ground, bordercolor: colors.axis, font: { color: colors.ink } },
-      bargap: 0.15,
+      bargap: 0.15, ...(printing ? { autosize: false, ...PAPER } : { autosize: true, width: undefined, height: undefined }),
     };
   }
 
@@ -185,7 +187,7 @@ const Charts = (() => {
       toggle(series.name, !chart.hidden.has(series.name), (on) => on ? chart.hidden.delete(series.name) : chart.hidden.add(series.name), key);
     }
     if (!spec.heat) toggle("log scale", chart.log, (on) => { chart.log = on; }).classList.add("switch");
-    const reset = element("button", { type: "button" }, "reset zoom");
+    const reset = element("button", { type: "button", className: "reset" }, "reset zoom");
     reset.addEventListener("click", () => Plotly.relayout(chart.plot, { "xaxis.autorange": true, "yaxis.autorange": true }));
     tools.append(reset);
     chart.plot = element("div", { className: "plot" });
@@ -203,7 +205,7 @@ const Charts = (() => {
   // Plots follow the room that they have, which changes with the window, and with what is beside them.
   const sizes = new ResizeObserver((changes) => {
     for (const { target } of changes)
-      if (target.isConnected && target.classList.contains("js-plotly-plot")) Plotly.Plots.resize(target);
+      if (!printing && target.isConnected && target.classList.contains("js-plotly-plot")) Plotly.Plots.resize(target);
   });
 
   function fill(chart) {
@@ -217,7 +219,10 @@ const Charts = (() => {
     chart.details.append(area);
   }
 
-  const again = () => drawn.forEach((chart) => render(chart));
+  const again = () => drawn.forEach((chart) => {
+    render(chart);
+    if (!printing) Plotly.Plots.resize(chart.plot);
+  });
   dark.addEventListener("change", again);
   window.addEventListener("beforeprint", () => { printing = true; again(); });
   window.addEventListener("afterprint", () => { printing = false; again(); });
