@@ -317,7 +317,8 @@ def test_draws_that_came_to_nothing_are_counted_after_a_resume(tmp_path: Path, r
             uploads = train_agents(EIGENVECTOR, vectors(), trainer, state.point, chosen, 4, state.round)
             arrived = {int(agent): upload for agent, upload in zip(chosen[1:], uploads[1:], strict=True)}
             size = None if pool is None else len(pool)
-            return coordinator.close(chosen, arrived, seconds=0.0, pool=size, min_replies=least)
+            silent = chosen[:1].tolist()
+            return coordinator.close(chosen, arrived, seconds=0.0, pool=size, silent=silent, min_replies=least)
 
         for _ in range(rounds_before):
             assert close(2)
