@@ -160,9 +160,10 @@ class PoincareEmbedding:
     """Points of the Poincaré ball for the words of a hierarchy, by Riemannian SGD.
 
     The loss of a pair (u, v) is -log(e^{-dist(u, v)} / (e^{-dist(u, v)} + sum_{v'} e^{-dist(u, v')})) over `negatives`
-    words v' drawn uniformly from those that u is no kind of. Gradients are summed over `batch` pairs at a time, whose
-    steps are taken together. In the first epochs, the share `burn_in` of them, the step size is divided by ten. Points start uniformly
-    within 0.001 of the centre, and none goes farther from it than the distance `radius` (12.2 is a norm of 1 - 1e-5).
+    words v' drawn uniformly, of which those that u is a kind of do not count. Gradients are summed over `batch` pairs
+    at a time, whose steps are taken together. In the first epochs, the share `burn_in` of them, the step size is
+    divided by ten. Points start uniformly within 0.001 of the centre, and none goes farther from it than the distance
+    `radius` (12.2 is a norm of 1 - 1e-5).
     (Nickel, Kiela 2017, sections 3 and 3.1, with the exponential map for their retraction.)
     """
 
