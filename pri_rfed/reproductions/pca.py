@@ -516,14 +516,14 @@ class OptimizationPCA(Reproduction):
                 f"perturbation at {wins['input']} of {len(self.epsilons)} levels; at ε = {self.epsilons[-1]:g} the "
                 f"median risks are {risks}"
             )
-        ratios = {
-            method: [row["true_epsilon"] / row["epsilon"] for row in rows if row["method"] == method]
+        rgd, covariance = (
+            f"{min(ratios):.2g} to {max(ratios):.2g}"
             for method in ("dp-rgd-published", "input-published")
-        }
+            if (ratios := [row["true_epsilon"] / row["epsilon"] for row in rows if row["method"] == method])
+        )
         return (
-            f"With sound noise, {'; '.join(said)}. The published noise of DP-RGD has a true ε of "
-            f"{min(ratios['dp-rgd-published']):.2g} to {max(ratios['dp-rgd-published']):.2g} times the one claimed, "
-            f"that of input perturbation {min(ratios['input-published']):.2g} to {max(ratios['input-published']):.2g} times."
+            f"With sound noise, {'; '.join(said)}. The published noise of DP-RGD has a true ε of {rgd} "
+            f"times the one claimed, that of input perturbation {covariance} times."
         )
 
     def remarks(self, folders: DataFolders) -> Sequence[str]:
@@ -539,8 +539,8 @@ class OptimizationPCA(Reproduction):
             "sphere, replacing a record moves their mean by 2/n, in the ambient space as well.",
             "Step sizes are the best of those tried on the data, for each method and ε, as published; that tuning is "
             "not charged for.",
-            "The noise of input perturbation is isotropic among symmetric matrices, for a sensitivity of sqrt(2)/n; the "
-            "published formula takes 2/n, and a rule for ε below 1 that is loose there.",
+            "The noise of input perturbation is isotropic among symmetric matrices, for a sensitivity of sqrt(2)/n; "
+            "the published formula takes 2/n, and a rule for ε below 1 that is loose there.",
         )
 
 
@@ -559,8 +559,8 @@ def _table(name: str, folders: DataFolders) -> tuple[Array, float]:
 @final
 @dataclass(frozen=True, kw_only=True)
 class SamplingSphere(ExcessRisk):
-    """The leading eigenvector of MNIST's images of a 0, and of a 1, averaged over squares of `pooled` x `pooled` pixels;
-    see `ExcessRisk`."""
+    """The leading eigenvector of MNIST's images of a 0, and of a 1, averaged over squares of `pooled` x `pooled`
+    pixels; see `ExcessRisk`."""
 
     name = "sampling-sphere"
     title = "Excess risk against gradient calls: leading eigenvector of MNIST digits"
