@@ -77,7 +77,7 @@ def test_a_public_ball_has_an_eigenvalue_floor(m: int, radius: float) -> None:
     center = np.diag(rng.uniform(1, 3, m))
     center[0, 0] = 1
     floor = floor_of_ball(manifold, center, radius)
-    assert floor == pytest.approx((1 - radius) ** 2)
+    assert floor is not None and floor == pytest.approx((1 - radius) ** 2)
     v = tangent_gaussian(manifold, center, 1.0, rng, (4000,))
     edge = manifold.exp(center, v * (radius / manifold.norm(center, v))[:, None, None])
     assert np.linalg.eigvalsh(edge).min() >= floor * (1 - 1e-12)
@@ -92,11 +92,11 @@ def test_a_public_ball_has_an_eigenvalue_floor(m: int, radius: float) -> None:
 def test_the_bound_of_gradients_is_that_of_the_curvature_in_the_whole_ball() -> None:
     """kappa = 3/(l_r + l_{r-1}) over the domain, here 3/(2 * 0.49), and not of a record."""
     x = 0.6 * math.sqrt(1.5 / 0.49)
-    assert BALL.gradient_difference_bound == pytest.approx(4 * 0.3 * x / math.sin(x))
+    bound = BALL.gradient_difference_bound
+    assert bound is not None and bound == pytest.approx(4 * 0.3 * x / math.sin(x))
     assert FrechetMean(PLANE, np.eye(2), 0.34).gradient_difference_bound is None
-    assert FrechetMean(PLANE, 4 * np.eye(2), 0.6).gradient_difference_bound == pytest.approx(
-        2 * BALL.gradient_difference_bound  # type: ignore[operator]
-    ), "distances double where matrices become four times as large"
+    larger = FrechetMean(PLANE, 4 * np.eye(2), 0.6).gradient_difference_bound
+    assert larger == pytest.approx(2 * bound), "distances double where matrices become four times as large"
 
 
 def test_gradients_stay_bounded_when_steps_leave_the_domain() -> None:

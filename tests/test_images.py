@@ -36,7 +36,8 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataFolders:
 def write_pathmnist(folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = "train") -> Path:
     (folder / "pathmnist").mkdir(exist_ok=True)
     path = folder / "pathmnist" / "pathmnist.npz"
-    np.savez(path, **{f"{subset}_images": images, f"{subset}_labels": labels})
+    arrays: dict[str, Any] = {f"{subset}_images": images, f"{subset}_labels": labels}
+    np.savez(path, **arrays)
     return path
 
 
