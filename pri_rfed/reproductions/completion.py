@@ -190,21 +190,22 @@ class OptimizationMatrixCompletion(Reproduction):
         def said(method: str) -> str:
             return f"{self.METHODS[method]} {end[method][0]:.3f} and {end[method][1]:.3f}"
 
-        constant = ", ".join(f"{self._constant(rows, key):.3f}" for key in ("train_rmse", "test_rmse"))
+        constant = " and ".join(f"{self._constant(rows, key):.3f}" for key in ("train_rmse", "test_rmse"))
         return (
             f"Root mean square errors in stars, of training entries and of those held out, at the end: {said('rsgd')}, "
             f"{said('dp-rsgd')} at ε = {self.epsilon:g}, {said('dp-rsgd-published')} with the published noise (true ε "
             f"{epsilon:.2g}); with all users in every step {said('rgd')}, {said('dp-rgd')} at the same ε. The mean of "
-            f"all ratings has {constant.replace(', ', ' and ')}. So privacy takes away "
-            f"{self._share(end, rows, 'dp-rsgd', 'rsgd'):.0%} of what steps on batches gain upon that mean for the "
-            f"ratings held out, and {self._share(end, rows, 'dp-rgd', 'rgd'):.0%} of what steps on all users do."
+            f"all ratings has {constant}. Upon that mean, of what is gained without noise for ratings held out there "
+            f"remains {self._kept(end, rows, 'dp-rsgd', 'rsgd')} with steps on batches, and "
+            f"{self._kept(end, rows, 'dp-rgd', 'rgd')} with steps on all users."
         )
 
-    def _share(self, end: dict[str, list[float]], rows: Sequence[Row], private: str, plain: str) -> float:
-        """The share of the gain upon the mean of all ratings, for those held out, that privacy costs."""
-        constant = self._constant(rows, "test_rmse")
-        gain = constant - end[plain][1]
-        return min(max((end[private][1] - end[plain][1]) / gain, 0.0), 1.0) if gain > 0 else 0.0
+    def _kept(self, end: dict[str, list[float]], rows: Sequence[Row], private: str, plain: str) -> str:
+        """The share of the gain upon the mean of all ratings, for those held out, that is left with noise."""
+        gains = [self._constant(rows, "test_rmse") - end[method][1] for method in (private, plain)]
+        if gains[1] <= 0:
+            return "nothing (nor is there anything without noise)"
+        return f"{gains[0] / gains[1]:.0%}" if gains[0] > 0 else "nothing"
 
     def remarks(self, folders: DataFolders) -> Sequence[str]:
         split = _split(self, folders)
@@ -220,9 +221,9 @@ class OptimizationMatrixCompletion(Reproduction):
             "published nothing is clipped, and then no noise gives a guarantee; the published formula for σ (with its "
             "c = 10^4) is taken with the clip bound in place of the gradient's bound, and the ε of this run, which its "
             "text does not tell.",
-            f"Rank {self.rank} and ridge {self.ridge:g} are ours. Step sizes were chosen by the runs without noise: an "
-            "experiment, not a guarantee. The v of a user is fitted to the training entries after the run, by whoever "
-            "holds them; it is never released.",
+            f"Rank {self.rank} and ridge {self.ridge:g} are ours. Step sizes were chosen with runs on made-up ratings "
+            "in view: an experiment, not a guarantee. The v of a user is fitted to the training entries after the run, "
+            "by whoever holds them; it is never released.",
         )
 
 @cache

@@ -115,16 +115,16 @@ class _FederatedPCA(Reproduction):
             evaluation=evaluation,
         )
         calls, epsilon = trainer.gradient_calls(self.per_agent) * sampled, result.privacy.epsilon_global
-        records = [{"round": 0, **evaluation(start)}, *(r for r in result.history if "excess_risk" in r)]
+        points = [(0, evaluation(start)), *((r["round"], r) for r in result.history if "excess_risk" in r)]
         return [
             {
-                "round": record["round"],
-                "gradient_calls": record["round"] * calls,
+                "round": round,
+                "gradient_calls": round * calls,
                 "excess_risk": record["excess_risk"],
                 "gradient_norm": record["gradient_norm"],
                 "epsilon": epsilon if math.isfinite(epsilon) else None,
             }
-            for record in records
+            for round, record in points
         ]
 
     def _sampled(self, agents: int) -> int:
@@ -529,8 +529,8 @@ class OptimizationPCA(Reproduction):
     def remarks(self, folders: DataFolders) -> Sequence[str]:
         sizes = {name: _table(name, folders)[0].shape for name in self.SETS}
         steps = "; ".join(
-            f"{name} {', '.join(str(self.steps(*shape, epsilon)) for epsilon in self.epsilons)}"
-            for name, shape in sizes.items()
+            f"{name} {', '.join(str(self.steps(records, features, epsilon)) for epsilon in self.epsilons)}"
+            for name, (records, features) in sizes.items()
         )
         return (
             "Every record is scaled to norm 1, which needs no figure of the data set. (Published: z-scores divided by "
