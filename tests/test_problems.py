@@ -14,7 +14,16 @@ from pri_rfed.manifolds.hyperboloid import Hyperboloid
 from pri_rfed.manifolds.poincare_ball import PoincareBall
 from pri_rfed.manifolds.spd import SPDAffineInvariant, SPDBuresWasserstein
 from pri_rfed.manifolds.sphere import Sphere
-from pri_rfed.problems import PROBLEMS, FrechetMean, PrincipalEigenvector, PrincipalSubspace, Problem
+from pri_rfed.problems import (
+    PROBLEMS,
+    FrechetMean,
+    HyperbolicStructuredPrediction,
+    MatrixCompletion,
+    PrincipalEigenvector,
+    PrincipalSubspace,
+    Problem,
+)
+from pri_rfed.problems.ambient import Ambient
 from pri_rfed.problems.clipping import ClippedDifference, ClippedGradient, clip, clipped_mean
 
 every_manifold = pytest.mark.parametrize("manifold", EVERY_MANIFOLD, ids=str)
@@ -83,6 +92,31 @@ def test_the_fast_clipped_mean_is_the_plain_one(
     fast, plain = problem.clipped_mean(w, z, bound, mask, size), clipped_mean(problem, w, z, bound, mask, size)
     assert np.isfinite(fast).all()
     np.testing.assert_allclose(fast, plain, rtol=1e-10, atol=1e-14)
+
+
+def test_a_batch_without_records_adds_up_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Poisson sampling draws such batches. What lies in unused memory may be an earlier batch's mean, without noise."""
+    hyperboloid = Hyperboloid(3)
+    problems = [
+        *COMPONENTS,
+        *(Ambient(problem) for problem in COMPONENTS),
+        MatrixCompletion(6, 2),
+        FrechetMean(hyperboloid),
+        FrechetMean(hyperboloid, np.array([1.0, 0, 0, 0]), 0.5),
+        HyperbolicStructuredPrediction(5, 1.0, 0.5),
+    ]
+    rng = np.random.default_rng(20)
+    points = [getattr(problem, "problem", problem).manifold.random_point(rng, (2,)) for problem in problems]
+
+    def unused(shape: tuple[int, ...], dtype: type = float) -> Array:
+        return np.full(shape, 7, dtype=dtype)
+
+    monkeypatch.setattr(np, "empty", unused)
+    for problem, w in zip(problems, points, strict=True):
+        z, mask = np.zeros((2, 0, *problem.record_shape)), np.zeros((2, 0), dtype=bool)
+        for bound in (None, 0.5):
+            mean = problem.clipped_mean(w, z, bound, mask, np.array([3.0, 4.0]))
+            np.testing.assert_array_equal(mean, np.zeros_like(w), str(problem.name))
 
 
 @every_manifold

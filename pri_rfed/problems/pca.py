@@ -68,7 +68,7 @@ class _PrincipalComponents(Problem):
         sum_j c_j grad_j = -2 (I - w w^T) Z^T diag(c) Z w, so that no single gradient is ever formed."""
         columns = self._columns(w)
         rows = np.swapaxes(columns, -1, -2)
-        total = np.empty(rows.shape)
+        total = np.zeros(rows.shape)  # what a batch without records adds up to
         factor = -2.0 / np.asarray(size, dtype=float)[:, None, None]
         for agents, part in _blocks(z.shape):
             block = z[agents, part]
