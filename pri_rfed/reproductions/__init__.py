@@ -5,6 +5,7 @@ A new one is a class in one of the files here, a line below, and a file configs/
 
 from pri_rfed.reproductions.base import Reproduction
 from pri_rfed.reproductions.completion import OptimizationMatrixCompletion
+from pri_rfed.reproductions.federated import FederatedRFedSVRG
 from pri_rfed.reproductions.hyperbolic import OptimizationWordNet, PriRFedWordNet, SamplingPoincare
 from pri_rfed.reproductions.over_manifolds import OverManifoldsSPD, OverManifoldsSphere
 from pri_rfed.reproductions.pca import OptimizationPCA, PriRFedMNISTPCA, PriRFedSyntheticPCA, SamplingSphere
@@ -40,5 +41,6 @@ EXPERIMENTS: dict[str, type[Reproduction]] = {
         OptimizationBuresWasserstein,
         OverManifoldsSPD,
         OverManifoldsSphere,
+        FederatedRFedSVRG,
     )
 }

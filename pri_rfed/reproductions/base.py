@@ -29,6 +29,7 @@ class Paper(Enum):
     DP_OPTIMIZATION = "Differentially Private Riemannian Optimization"
     FAST_SAMPLING = "Improved Differentially Private Riemannian Optimization: Fast Sampling and Variance Reduction"
     OVER_MANIFOLDS = "Differential Privacy Over Riemannian Manifolds"
+    FEDERATED = "Federated Learning on Riemannian Manifolds"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +41,8 @@ class Reproduction(ABC):
     """
 
     name: ClassVar[str]
-    """Its key in `EXPERIMENTS`; begins with prirfed-, optimization-, sampling- or over-manifolds-, for the paper."""
+    """Its key in `EXPERIMENTS`; begins with prirfed-, optimization-, sampling-, over-manifolds- or federated-, for the
+    paper."""
     title: ClassVar[str]
     """What is shown, in a few words: the heading on the page of results."""
     paper: ClassVar[Paper]

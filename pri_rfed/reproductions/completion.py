@@ -221,6 +221,9 @@ class OptimizationMatrixCompletion(Reproduction):
             "published nothing is clipped, and then no noise gives a guarantee; the published formula for σ (with its "
             "c = 10^4) is taken with the clip bound in place of the gradient's bound, and the ε of this run, which its "
             "text does not tell.",
+            "A step that noise makes longer than the injectivity radius of the Grassmann manifold, pi/2, is refused by "
+            "the server, and the point stays: that is what the published noise comes to here, as its constant is far "
+            "more than its own ε asks for.",
             f"Rank {self.rank} and ridge {self.ridge:g} are ours. Step sizes were chosen with runs on made-up ratings "
             "in view: an experiment, not a guarantee. The v of a user is fitted to the training entries after the run, "
             "by whoever holds them; it is never released.",
