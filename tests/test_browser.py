@@ -292,6 +292,16 @@ def test_a_quick_simulation(browser: Browser, address: str) -> None:
         assert page.locator("#trials tbody tr").count() == 2
 
 
+def test_utility_is_drawn_from_a_sweep(browser: Browser, tmp_path: Path) -> None:
+    with explorer(swept(tmp_path).path) as address, opened(browser, address) as page:
+        rest(page)
+        assert page.locator("#chart-utility .plot .points .point").count() == 3 + 1, "its points, the nearest one twice"
+        words = "excess risk 0.021, 0.02 to 0.022 over 2 seeds.* N 10,"
+        expect(page.locator("#nearest")).to_have_text(re.compile(words))
+        page.get_by_role("spinbutton", name="N agents").fill("40")
+        expect(page.locator("#nearest")).to_have_text(re.compile("not private.* N 20,"))
+
+
 def test_the_explorer_in_the_dark(browser: Browser, address: str) -> None:
     with opened(browser, address, color_scheme="dark") as page:
         rest(page)

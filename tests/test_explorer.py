@@ -454,13 +454,15 @@ def test_a_run_whose_training_is_not_for_the_page_is_followed_all_the_same(tmp_p
 def test_a_sweep_brings_its_points_along(tmp_path: Path) -> None:
     sweep = parse({**read_toml(QUICKSTART), "sweep": {"grid": {"privacy.epsilon": [0.5, 1.0]}}}, tmp_path, "two")
     folder = SweepFolder.prepare(sweep, tmp_path / "two")
-    row = {"status": "done", "private": True, "epsilon_global": 0.5, "excess_risk": 0.25}
+    row = {"status": "done", "private": True, "epsilon_global": 0.5, "excess_risk": 0.25, "agents": 10}
     folder.append(folder.points[0], row, {})
     explored = explored_of(folder.path, None)
     assert explored.base.name == "two" and explored.base.start["epsilon"] == 0.5
     assert explored.utility is not None
     (series,) = explored.utility["series"]
     assert (series["x"], series["y"], series["text"]) == ([0.5], [0.25], ["epsilon 0.5"])
+    (point,) = explored.utility["points"]
+    assert (point["epsilon"], point["risk"], point["seeds"], point["agents"]) == (0.5, 0.25, 1, 10)
 
 
 def test_what_is_nothing_of_the_kind_is_refused(tmp_path: Path) -> None:

@@ -169,6 +169,17 @@ REFERENCES: dict[str, Reference] = {
             pages="19:1--19:19", year="2015",
         ),
         _reference(
+            "miller1995wordnet", "article", "the data: WordNet",
+            author="Miller, George A", title="{WordNet}: A Lexical Database for {E}nglish",
+            journal="Communications of the ACM", volume="38", number="11", pages="39--41", year="1995",
+        ),
+        _reference(
+            "nickel2017poincare", "inproceedings", "the data: hyperbolic embeddings of a graph",
+            author="Nickel, Maximilian and Kiela, Douwe",
+            title="{P}oincar{\\'e} Embeddings for Learning Hierarchical Representations",
+            booktitle="Advances in Neural Information Processing Systems", volume="30", year="2017",
+        ),
+        _reference(
             "miolane2020geomstats", "article", "the data: EMG recordings that come with geomstats",
             author="Miolane, Nina and Guigui, Nicolas and Le Brigant, Alice and Mathe, Johan and Hou, Benjamin and "
             "Thanwerdas, Yann and Heyder, Stefan and Peltre, Olivier and Koep, Niklas and Zaatiti, Hadi and others",
@@ -192,17 +203,18 @@ BY_TRAINER = {
     "rfedsvrg": ("li2023federated",),
 }
 BY_SOURCE = {
-    "digits": "alpaydin1998digits",
-    "mnist": "deng2012mnist",
-    "pathmnist": "yang2023medmnist",
-    "ihc": "vanderwalt2014scikit",
-    "movielens": "harper2015movielens",
-    "satimage": "chang2011libsvm",
-    "ijcnn1": "chang2011libsvm",
-    "emg": "miolane2020geomstats",
-    "synthetic-pca": "han2024dpriemannian",
-    "synthetic-spd": "reimherr2021dp",
-    "synthetic-ball": "reimherr2021dp",
+    "digits": ("alpaydin1998digits",),
+    "mnist": ("deng2012mnist",),
+    "pathmnist": ("yang2023medmnist",),
+    "ihc": ("vanderwalt2014scikit",),
+    "movielens": ("harper2015movielens",),
+    "satimage": ("chang2011libsvm",),
+    "ijcnn1": ("chang2011libsvm",),
+    "emg": ("miolane2020geomstats",),
+    "synthetic-pca": ("han2024dpriemannian",),
+    "synthetic-spd": ("reimherr2021dp",),
+    "synthetic-ball": ("reimherr2021dp",),
+    "wordnet": ("miller1995wordnet", "nickel2017poincare"),
 }
 WITHOUT_REFERENCE = ("file", "synthetic-ratings")
 """Data that are the user's own, or made up here."""
@@ -225,9 +237,7 @@ def references(config: Mapping[str, Any], runtime: str, accountants: set[str]) -
         keys.append("wang2019subsampled")
     if runtime in PROCESSES:
         keys.append("beutel2020flower")
-    source = config.get("data", {}).get("source")
-    if source in BY_SOURCE:
-        keys.append(BY_SOURCE[source])
+    keys += BY_SOURCE.get(config.get("data", {}).get("source"), ())
     return [REFERENCES[key] for key in dict.fromkeys(keys)]
 
 

@@ -86,11 +86,18 @@ def charts(folder: SweepFolder) -> list[Chart]:
 
 
 def utility(folder: SweepFolder) -> dict[str, Any]:
-    """Excess risk and epsilon of each combination, as points of a chart."""
+    """Excess risk and epsilon of each combination, as points of a chart; and of each what it was, as numbers."""
     private = [c for c in combinations(folder) if c.mean("excess_risk") is not None]
     private = [c for c in private if _finite(c.mean("epsilon_global"))]
-    points = {"name": f"sweep {folder.sweep.name}", "kind": "points", **_points(private)}
-    return {"name": folder.sweep.name, "series": [points]}
+    facts = {"agents": "agents", "sampled": "sampled", "rounds": "rounds", "records": "records_per_agent",
+             "batch": "batch", "steps": "steps", "epsilon": "epsilon_global"}  # fmt: skip
+    points = [
+        {name: c.mean(column) for name, column in facts.items()}
+        | {"risk": _risk(c), "ends": c.ends("excess_risk"), "seeds": len(c.rows)}
+        for c in private
+    ]
+    series = {"name": f"sweep {folder.sweep.name}", "kind": "points", **_points(private)}
+    return {"name": folder.sweep.name, "series": [series], "points": points}
 
 
 def _points(of: Sequence[Combination]) -> dict[str, list[Any]]:

@@ -200,6 +200,7 @@ class Base:
         if self.counts is None:
             data, partition = tables["data"], tables["data"]["partition"]
             partition |= {"agents": setting.agents}
+            partition.pop("per_agent", None)  # agents with fewer records than the setting's would spend more
             if _resizable(data):
                 data["records"] = setting.agents * setting.records
             if not _resizable(data) or partition["name"] != "iid":

@@ -1,6 +1,6 @@
 // Charts of reports and of the explorer, drawn by Plotly from small descriptions:
 //
-//   { id, title, note, x, y, log, logx, rule, series: [{ name, x, y, kind, low, high, text }], heat: { x, y, z, label } }
+//   { id, title, note, x, y, log, logx, rule, series: [{ name, x, y, kind, low, high, text, size }], heat: { x, y, z, label } }
 //
 // kind: line (default), step, points, bar. low, high: a band about a line. note: said beside the title. rule: a
 // horizontal line { at, name }. mark: a vertical one. empty: said while there is nothing to draw. Colours are of the Okabe-Ito palette, lighter ones on a dark ground; dashes differ too.
@@ -55,7 +55,7 @@ const Charts = (() => {
       if (series.kind === "bar") return [{ ...base, type: "bar", marker: { color } }];
       const few = series.x.length <= 60;
       const line = { color, width: 2, dash: DASHES[i % DASHES.length], shape: series.kind === "step" ? "vh" : "linear" };
-      const marker = { color, size: series.kind === "points" ? 8 : 5, symbol: SYMBOLS[i % SYMBOLS.length], opacity: series.kind === "points" ? 0.8 : 1 };
+      const marker = { color, size: series.size ?? (series.kind === "points" ? 8 : 5), symbol: SYMBOLS[i % SYMBOLS.length], opacity: series.kind === "points" ? 0.8 : 1 };
       const mode = series.kind === "points" ? "markers" : few && series.kind !== "step" ? "lines+markers" : "lines";
       const main = { ...base, type: "scatter", mode, line, marker };
       if (!series.low) return [main];

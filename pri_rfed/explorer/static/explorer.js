@@ -220,11 +220,28 @@
       x: finished.map((t) => t.progress.summary.epsilon_global), y: finished.map((t) => Math.max(t.progress.summary.excess_risk, 1e-16)),
       text: finished.map((t) => `N ${t.setting.agents}, s ${t.setting.sampled}, T ${t.setting.rounds}, n ${t.setting.records}, b ${t.setting.batch}, K ${t.setting.steps}`),
     });
+    const close = nearest_point();
+    if (close) series.push({ name: "nearest to this setting", kind: "points", size: 14, x: [close.epsilon], y: [close.risk] });
     Charts.draw(byId("chart-utility"), {
       id: "utility", title: "Utility against privacy", note: "diagnostic, not private", x: "ε before the run", y: "excess risk F(w) − F(w*)",
       log: true, logx: true, series, mark: shown.global ? { at: shown.global, name: "this setting" } : null,
       empty: "simulate a setting to see its excess risk here",
     });
+  }
+
+  // The point of the sweep whose numbers differ least from the setting, by factors.
+  function nearest_point() {
+    const points = begin.utility?.points ?? [];
+    if (!points.length || !shown.global) return null;
+    const now = { ...setting, epsilon: shown.global };
+    const names = ["agents", "sampled", "rounds", "records", "batch", "steps", "epsilon"];
+    const apart = (point) => names.reduce((sum, name) => sum + (point[name] > 0 ? Math.log(point[name] / now[name]) ** 2 : 0), 0);
+    const close = points.reduce((best, point) => (apart(point) < apart(best) ? point : best));
+    const at = names.map((name) => `${KNOBS[name].symbol} ${close[name] === null ? "–" : text(close[name])}`).join(", ");
+    const over = close.seeds > 1 ? `, ${text(close.ends[0])} to ${text(close.ends[1])} over ${close.seeds} seeds` : "";
+    byId("nearest").hidden = false;
+    byId("nearest").textContent = `Nearest point of the sweep: excess risk ${text(close.risk)}${over} (not private) at ${at}.`;
+    return close;
   }
 
   // ---- quick simulations
