@@ -22,6 +22,7 @@ from pri_rfed.privacy.events import repeat
 from pri_rfed.problems import MatrixCompletion
 from pri_rfed.randomness import Role, stream
 from pri_rfed.reproductions.base import Cell, Paper, Reproduction, Row
+from pri_rfed.reproductions.curves import medians
 from pri_rfed.simulation import simulate
 from pri_rfed.training import DPRSGD
 
@@ -149,12 +150,7 @@ class OptimizationMatrixCompletion(Reproduction):
     # Showing ----------------------------------------------------------------------------------------------------------
 
     def _curve(self, rows: Sequence[Row], method: str, key: str) -> dict[int, float]:
-        """Medians over the seeds, by step."""
-        found: dict[int, list[float]] = {}
-        for row in rows:
-            if row["method"] == method:
-                found.setdefault(row["step"], []).append(row[key])
-        return {step: float(np.median(values)) for step, values in sorted(found.items())}
+        return medians(rows, "step", key, method=method)
 
     def draw(self, figure: Figure, rows: Sequence[Row]) -> None:
         panels = figure.subplots(2, 2, sharey="row", sharex="col", squeeze=False)

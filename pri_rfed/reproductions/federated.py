@@ -17,6 +17,7 @@ from pri_rfed.experiment.plots import LOOKS
 from pri_rfed.problems import PrincipalEigenvector
 from pri_rfed.randomness import Role, stream
 from pri_rfed.reproductions.base import Cell, Paper, Reproduction, Row
+from pri_rfed.reproductions.curves import medians
 from pri_rfed.simulation import Evaluation, simulate
 from pri_rfed.training import RGD, RFedSVRG, Trainer
 
@@ -86,12 +87,7 @@ class FederatedRFedSVRG(Reproduction):
         ]
 
     def _curve(self, rows: Sequence[Row], agents: int, share: float, method: str) -> dict[int, float]:
-        """Median excess risks over the seeds, by round."""
-        found: dict[int, list[float]] = {}
-        for row in rows:
-            if (row["agents"], row["sampled"], row["method"]) == (agents, share, method):
-                found.setdefault(row["round"], []).append(row["excess_risk"])
-        return {t: float(np.median(values)) for t, values in sorted(found.items())}
+        return medians(rows, "round", "excess_risk", agents=agents, sampled=share, method=method)
 
     def draw(self, figure: Figure, rows: Sequence[Row]) -> None:
         panels = figure.subplots(len(self.sampled), len(self.agents), sharey=True, sharex=True, squeeze=False)

@@ -24,6 +24,7 @@ from pri_rfed.privacy.calibration import calibrate_noise, published_sigma, with_
 from pri_rfed.problems import PrincipalEigenvector, Problem
 from pri_rfed.randomness import AgentStreams, Role, stream
 from pri_rfed.reproductions.base import Cell, Paper, Reproduction, Row
+from pri_rfed.reproductions.curves import medians
 from pri_rfed.reproductions.excess_risk import ExcessRisk
 from pri_rfed.simulation import Evaluation, simulate
 from pri_rfed.training import DPRSGD, DPRSVRG, DPFedAvg, DPProjectedSGD, InputPerturbation, Trainer
@@ -157,12 +158,7 @@ class _FederatedPCA(Reproduction):
     # Showing ----------------------------------------------------------------------------------------------------------
 
     def _curve(self, rows: Sequence[Row], **choice: Any) -> dict[int, float]:
-        """Median excess risks over the seeds, by round."""
-        found: dict[int, list[float]] = {}
-        for row in rows:
-            if all(row[name] == value for name, value in choice.items()):
-                found.setdefault(row["round"], []).append(row["excess_risk"])
-        return {round: float(np.median(values)) for round, values in sorted(found.items())}
+        return medians(rows, "round", "excess_risk", **choice)
 
     def _end(self, rows: Sequence[Row], **choice: Any) -> float:
         """The mean of a curve over the last quarter of its points."""
