@@ -123,7 +123,7 @@ def test_a_full_grid_has_all_pictures(full: Drawn) -> None:
     assert seen["risk_by_run_sampled"]["x"] == "sampling rate s/N"
     assert seen["risk_by_run_sampled"]["title"] == "made-up; the best over N"
     assert seen["convergence"]["x"] == "round t" and seen["convergence"]["title"] == "made-up; 5 of 27 settings"
-    assert seen["convergence"]["legend"][0] == "N = 4, s = 0.25, ε = 1"
+    assert seen["convergence"]["legend"][0] == "N = 4, s/N = 0.25, ε = 1"
 
 
 def test_what_pictures_show(full: Drawn) -> None:

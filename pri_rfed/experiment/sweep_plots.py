@@ -235,7 +235,7 @@ class _Sheet:
             line = chosen if second is None else [s for s in chosen if s.values[second] == value]
             places, several = _best(line, lambda s: repr(s.values[key]), self.utility)
             hidden |= several
-            label = None if second is None else f"{SYMBOLS.get(second, second)} = {_short(value)}"
+            label = None if second is None else f"{self._symbol(second)} = {_short(value)}"
             self._line(axes, places, [float(s.values[key]) for s in places], look, label)
         self._axes(axes, self._key_label(key, together), hidden, {key, *together, *([second] if second else [])})
         at = sorted({float(s.values[key]) for s in chosen})
@@ -322,7 +322,7 @@ class _Sheet:
 
     def _title(self, axes: Any, hidden: bool, shown: set[str], said: str = "") -> None:
         others = [key for key in self.varied if key not in shown]
-        best = f"the best over {', '.join(SYMBOLS.get(key, key) for key in others)}" if hidden and others else ""
+        best = f"the best over {', '.join(map(self._symbol, others))}" if hidden and others else ""
         axes.set_title("; ".join(filter(None, [self.name, said, best])), loc="left", fontsize=10, color=GREY)
 
     def _risk_label(self, quartiles: bool = False) -> str:
@@ -336,17 +336,21 @@ class _Sheet:
         at = f" at δ = {next(iter(self.deltas)):g}" if len(self.deltas) == 1 else ""
         return f"ε before the run{at}"
 
+    def _symbol(self, key: str) -> str:
+        """How a key is called in few letters. The agents in a round may be given as a share of all."""
+        if key == SAMPLED and any(type(s.values.get(key)) is float for s in self.settings):
+            return "s/N"
+        return SYMBOLS.get(key, key)
+
     def _key_label(self, key: str, together: Sequence[str]) -> str:
-        name = NAMES.get(key, key)
-        symbol = SYMBOLS.get(key)
-        if key == SAMPLED and any(type(s.values[key]) is float for s in self.settings):
-            name, symbol = "sampling rate", "s/N"
-        label = name if symbol in (None, name) else f"{name} {symbol}"
-        both = ", ".join(SYMBOLS.get(other, other) for other in together)
+        symbol = self._symbol(key)
+        name = "sampling rate" if symbol == "s/N" else NAMES.get(key, key)
+        label = name if symbol == name else f"{name} {symbol}"
+        both = ", ".join(map(self._symbol, together))
         return f"{label} (and {both} with it)" if together else label
 
     def _setting_label(self, setting: Setting) -> str:
-        said = [f"{SYMBOLS.get(key, key)} = {_short(setting.values[key])}" for key in self.varied]
+        said = [f"{self._symbol(key)} = {_short(setting.values[key])}" for key in self.varied]
         return ", ".join(said)
 
 
