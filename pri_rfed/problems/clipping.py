@@ -33,15 +33,15 @@ def clip(manifold: Manifold, w: Array, v: Array, bound: float | None) -> Array:
 
 def _with_factors(manifold: Manifold, w: Array, v: Array, bound: float | None) -> tuple[Array, Array | None]:
     """v, with 0 for what holds NaN or infinity, and the numbers [...] that it is to be multiplied by (None: all 1)."""
-    if not np.isfinite(v).all():
+    if not math.isfinite(v.sum()):
         axes = tuple(range(-len(manifold.point_shape), 0))
         v = np.where(np.isfinite(v).all(axis=axes, keepdims=True), v, 0.0)
     if bound is None:
         return v, None
     norm = manifold.norm(w, v)
     factors = np.minimum(1.0, bound / np.maximum(norm, TINY))
-    # An infinite norm, of numbers whose squares are too large, has made the factor 0; NaN has not.
-    return v, np.where(np.isnan(factors), 0.0, factors)
+    # An infinite norm, of numbers whose squares are too large, has made the factor 0; for NaN it is fmax that does.
+    return v, np.fmax(factors, 0.0)
 
 
 def clipped_mean(
@@ -108,7 +108,9 @@ class ClippedGradient:
 
     def mean(self, w: Array, z: Array, mask: NDArray[np.bool_] | None, size: Array) -> Array:
         """(1/size) sum of clipped gradients; shapes as in `Problem.clipped_mean`."""
-        return self.problem.clipped_mean(w, z, self.clip, mask, size)
+        own = self.problem.gradient_bound
+        needless = own is not None and self.clip is not None and own <= self.clip
+        return self.problem.clipped_mean(w, z, None if needless else self.clip, mask, size)
 
 
 @dataclass(frozen=True)

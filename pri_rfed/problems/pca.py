@@ -18,6 +18,8 @@ from pri_rfed.problems.base import Problem
 NORM_SLACK = 1e-9
 """How far above 1 the norm of a record may lie and still be taken for 1 that was rounded."""
 
+EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
+
 BLOCK_NUMBERS = 1 << 17
 """How many numbers of records are worked on at a time: their second use then finds them in the processor's cache."""
 
@@ -167,10 +169,9 @@ def _clip_factors(z: Array, scores: Array, bound: float) -> Array:
     """
     squares = np.vecdot(z, z)
     on = np.vecdot(scores, scores)
-    off = np.maximum(squares - on, 0.0) + z.shape[-1] * np.finfo(float).eps * squares
+    off = np.maximum(squares - on, 0.0) + z.shape[-1] * EPS * squares
     norms = 2.0 * np.sqrt(on * off)
-    factors = np.minimum(1.0, bound / np.maximum(norms, np.finfo(float).tiny))
-    return np.where(np.isfinite(norms), factors, 0.0)
+    return np.fmax(np.minimum(1.0, bound / np.maximum(norms, TINY)), 0.0)
 
 
 def _product(a: Array, b: Array, out: Array | None = None) -> Array:
