@@ -27,6 +27,7 @@ from pri_rfed.experiment.sweep import CURVES, FACTS, RESULTS, Sweep, SweepFolder
 from pri_rfed.experiment.sweep_run import refusals, run_sweep
 from pri_rfed.privacy.accountants import ACCOUNTANTS
 from pri_rfed.privacy.events import Participation, repeat
+from pri_rfed.problems import PROBLEMS, PrincipalEigenvector
 from pri_rfed.simulation import simulate
 from pri_rfed.wire import Answer, Plan, exchange_sizes
 
@@ -301,6 +302,28 @@ def test_what_is_remembered_changes_nothing() -> None:
         for i in range(len(fresh.agents)):
             np.testing.assert_array_equal(remembered.agents[i], fresh.agents[i])
     assert len({load(p.tables, FOLDERS, memory).resolved["trainer"]["noise"] for p in sweep.points}) == 4
+
+
+class Longer(PrincipalEigenvector):
+    """A problem of one's own, whose gradients are the longer the more numbers a record has."""
+
+    def __init__(self, n: int):
+        super().__init__(n)
+        self.gradient_bound = float(n)
+
+
+def test_noise_is_remembered_for_what_is_released_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PROBLEMS, "longer", Longer)
+    memory, noise = Memory(), []
+    for dimension in (8, 16):
+        tables = SYNTHETIC | {
+            "run": SYNTHETIC["run"] | {"name": "x"},
+            "problem": {"name": "longer"},
+            "data": SYNTHETIC["data"] | {"dimension": dimension},
+            "trainer": SYNTHETIC["trainer"] | {"noise_unit": "absolute"},
+        }
+        noise.append(load(tables, FOLDERS, memory).resolved["trainer"]["noise"])
+    assert noise[1] == pytest.approx(2 * noise[0], rel=2e-3)
 
 
 def test_what_is_remembered_is_bounded() -> None:

@@ -478,6 +478,13 @@ def _own_class(name: str) -> Callable[..., Problem] | str:
     return found
 
 
+def protects(table: Mapping[str, Any]) -> str:
+    """What of a record a guarantee is about, by the problem that the section [problem] names; "": all of it."""
+    name = str(table.get("name"))
+    found = _own_class(name) if ":" in name else PROBLEMS.get(name)
+    return str(getattr(found, "protects", ""))
+
+
 def build_problem(table: dict[str, Any], record_shape: tuple[int, ...]) -> Built[Problem]:
     """The problem. What follows from the records' shape is not asked for: `n`, and the size of a manifold."""
     options = {key: value for key, value in table.items() if key != "name"}
@@ -555,7 +562,9 @@ def _within_target(experiment: Experiment, calibrated: bool, memory: Memory) -> 
             found: Any = calibrate_noise(trainer, problem, counts, *plan, target.epsilon, target.delta)
             return float(found.noise)
 
-        of = [*(experiment.resolved[key] for key in ("problem", "trainer", "privacy")), counts, *plan]
+        # What is released with the noise that stands for the one to be found tells all that matters of the problem.
+        released = {n: trainer.event(problem, n).to_dict() for n in counts}
+        of = [*(experiment.resolved[key] for key in ("trainer", "privacy")), released, *plan]
         try:
             noise = memory.recall("noise", of, find)
         except ValueError as error:
