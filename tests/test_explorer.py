@@ -88,6 +88,7 @@ BASES = {
     "rsvrg": lambda: base_of("trainer.name=dp-rsvrg", "trainer.steps=", "trainer.inner_steps=4", "trainer.epochs=2"),
     "poisson": lambda: base_of("trainer.sampling=poisson", "trainer.nominal=50"),
     "absolute": lambda: base_of("trainer.noise=0.3", "privacy.epsilon="),
+    "capped": lambda: Base("capped", override(SYNTHETIC, ["data.partition.per_agent=7", "data.partition.equal=true"])),
 }
 
 
@@ -106,6 +107,14 @@ def test_the_configuration_is_of_the_setting_and_has_its_figures(name: str, how:
     if "epsilon" in how:
         assert 0.99 * 1.5 < found["global"] <= 1.5 and truth["global"]["epsilon"] <= 1.5
     assert Setting.of(base.start), "the page can begin with it"
+
+
+def test_it_says_what_neighbours_differ_in() -> None:
+    chosen = setting(noise=1.0)
+    assert quick(Base.synthetic(), chosen)["neighbours"].startswith("one record of one agent is replaced")
+    assert quick(BASES["poisson"](), chosen)["neighbours"].startswith("one record of one agent is added or removed")
+    labels = Base("labels", SYNTHETIC | {"problem": {"name": "hyperbolic-structured-prediction"}})
+    assert "label DP" in quick(labels, chosen)["neighbours"]
 
 
 def test_the_whole_batch_is_called_full() -> None:

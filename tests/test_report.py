@@ -218,6 +218,12 @@ def test_a_sweep_in_figures_and_words(tmp_path: Path) -> None:
     assert tomllib.loads(Page(f"<pre>{shown[1]}</pre>").words) == folder.config
 
 
+def test_a_sweep_says_where_labels_alone_are_protected(tmp_path: Path) -> None:
+    tables = SWEEP | {"problem": {"name": "hyperbolic-structured-prediction"}}
+    folder = SweepFolder.prepare(parse(tables, tmp_path, "few"), tmp_path / "few")
+    assert "label DP" in Page(write_report(folder.path).read_text(encoding="utf-8")).words
+
+
 def test_a_sweep_without_a_finished_point(tmp_path: Path) -> None:
     folder = SweepFolder.prepare(parse(SWEEP, tmp_path, "few"), tmp_path / "few")
     page = Page(write_report(folder.path).read_text(encoding="utf-8"))

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from pri_rfed.experiment import sweep_report
 from pri_rfed.experiment.citations import bibtex, references
-from pri_rfed.experiment.config import PrivacyOptions
+from pri_rfed.experiment.config import PrivacyOptions, protects
 from pri_rfed.experiment.folder import RunFolder, without_infinities, write_atomically
 from pri_rfed.experiment.spending import Spending
 from pri_rfed.experiment.sweep_report import DIAGNOSTIC, Chart
 from pri_rfed.privacy.accountants import ACCOUNTANTS
 from pri_rfed.privacy.events import Unit
-from pri_rfed.privacy.report import UNIT_IN_WORDS
+from pri_rfed.privacy.report import neighbours
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -165,11 +165,16 @@ def _flat(table: Any, prefix: str) -> dict[str, Any]:
 
 
 def _guarantee_of_points(points: Sequence[Point]) -> list[tuple[str, str]]:
-    poisson = {point.tables["trainer"].get("sampling") == "poisson" for point in points}
-    units = [Unit.ADD_REMOVE_RECORD if with_poisson else Unit.REPLACE_RECORD for with_poisson in sorted(poisson)]
+    units = dict.fromkeys(
+        neighbours(
+            Unit.ADD_REMOVE_RECORD if point.tables["trainer"].get("sampling") == "poisson" else Unit.REPLACE_RECORD,
+            protects(point.tables["problem"]),
+        )
+        for point in points
+    )
     deltas = sorted({point.tables.get("privacy", {}).get("delta", PrivacyOptions.delta) for point in points})
     return [
-        ("unit, and neighbours", "; or, by point: ".join(UNIT_IN_WORDS[unit] for unit in units)),
+        ("unit, and neighbours", "; or, by point: ".join(map(str, units))),
         ("δ", ", ".join(map(number, deltas))),
         ("ε before a run", "global: agents drawn as announced, by randomness that nobody can predict"),
         ("ε after it", "of the agent that took part most, whoever chose the agents"),

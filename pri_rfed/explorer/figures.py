@@ -9,6 +9,7 @@ from typing import Any
 
 from scipy import stats
 
+from pri_rfed.experiment.config import protects
 from pri_rfed.explorer.setting import Base, Setting
 from pri_rfed.privacy import planning
 from pri_rfed.privacy.accountants import ACCOUNTANTS, UnsupportedEvent, best_epsilon
@@ -17,7 +18,7 @@ from pri_rfed.privacy.dominance import hardest
 from pri_rfed.privacy.events import Event, repeat
 from pri_rfed.privacy.loss_distribution import COARSE, computed_at
 from pri_rfed.privacy.planning import Plan
-from pri_rfed.privacy.report import UNIT_IN_WORDS, Rounds, finite_or_none, global_event
+from pri_rfed.privacy.report import Rounds, finite_or_none, global_event, neighbours
 
 POINTS = 9
 """Of the curves over rounds."""
@@ -73,7 +74,7 @@ def _quick(base: Base, setting: Setting) -> dict[str, Any]:
         "busiest": asked.busiest,
         "exact": False,
         "accountant": "pld",
-        "unit": UNIT_IN_WORDS[unit] if (unit := asked.local[0].unit) is not None else None,
+        "neighbours": neighbours(asked.local[0].unit, protects(base.tables["problem"])),
         "local": _worst("pld", asked.local, setting.delta),
         "global": _worst("pld", asked.before(), setting.delta),
         "ledger": _worst("pld", asked.after(asked.busiest), setting.delta),

@@ -157,7 +157,7 @@
     byId("precision").textContent = `upper bounds, by ${found.accountant} on a coarse grid, in ${Math.round(found.milliseconds)} ms; the exact figures follow`;
     byId("config").textContent = found.config;
     byId("caveat").textContent = `Theorem 4.2 is ${found.caveat}.`;
-    if (found.unit) byId("unit").textContent = found.unit;
+    if (found.neighbours) byId("unit").textContent = found.neighbours;
     byId("misfit").hidden = !found.misfit;
     byId("misfit").textContent = found.misfit ? `The figures stand, but it cannot be run: ${found.misfit}.` : "";
     const same = asked.rounds === curves.rounds;
