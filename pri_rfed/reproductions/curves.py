@@ -11,7 +11,7 @@ from pri_rfed.reproductions.base import Row
 
 
 def medians(rows: Sequence[Row], along: str, key: str, **choice: Any) -> dict[int, float]:
-    """Medians over the seeds of the entry `key`, of the rows that hold all of `choice`, by the entry `along`, sorted."""
+    """Medians over the seeds of the entry `key`, of the rows that hold all of `choice`, by the entry `along`."""
     found: dict[int, list[float]] = {}
     for row in rows:
         if all(row[name] == value for name, value in choice.items()):
