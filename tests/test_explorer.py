@@ -144,6 +144,22 @@ def test_agents_that_the_data_give_are_not_chosen(tmp_path: Path) -> None:
     assert base.config(setting(noise=2.0))["data"] == tables["data"]
 
 
+def test_a_federation_can_be_planned_but_not_simulated(tmp_path: Path) -> None:
+    tables = override(read_toml(QUICKSTART), ["run.name=wards", "federation.record_shape=[64]"])
+    del tables["data"]
+    folder = RunFolder.create("wards", tmp_path / "wards")
+    folder.write("plan.json", json.dumps({"counts": [50, 80, 60, 70, 90]}))
+    base = Base.of_tables("wards", tables, folder, DataFolders())
+    chosen = setting(agents=5, epsilon=1.0)
+    assert quick(base, chosen)["global"] <= 1.0
+    config = tomllib.loads(base.toml(chosen))
+    assert config["federation"] == {"record_shape": [64]} and "data" not in config
+    trials = Trials(base, None)
+    with pytest.raises(SettingError, match="the records are with their owners"):
+        trials.start(chosen)
+    trials.close()
+
+
 def test_a_training_without_noise_is_no_base() -> None:
     with pytest.raises(ValueError, match="takes no noise and local steps"):
         base_of("trainer.name=rsgd")

@@ -154,6 +154,19 @@ def test_unequal_agents_are_told_apart(tmp_path: Path) -> None:
     assert [chart["id"] for chart in json.loads(page.data)] == ["epsilon", "ledgers"]
 
 
+def test_a_run_of_a_federation(finished: RunFolder, tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    for path in finished.path.glob("*.json*"):
+        (tmp_path / path.name).write_text(path.read_text(encoding="utf-8"), encoding="utf-8")
+    folder.write("config.toml", finished.config.read_text().replace("[data", "[federation"))
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    hidden = {"runtime": "server", "cost": None, "excess_risk": None, "data": "records that are with their owners"}
+    folder.write("summary.json", json.dumps(summary | hidden))
+    page = page_of(folder)
+    assert "pri-rfed server config.toml" in page.words and "the runtime: Flower" in page.words
+    assert "excess risk" not in page.words.split("What is guaranteed")[0]
+
+
 def test_an_unfinished_run_is_no_report(tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text("")
     with pytest.raises(ValueError, match="this run is not finished"):

@@ -218,6 +218,7 @@ def _report_of_run(folder: RunFolder) -> str:
         refused=refused[:MOST_ROWS],
         refused_left=max(0, len(refused) - MOST_ROWS),
         config=config,
+        command=f"pri-rfed {'server' if 'federation' in tables else 'run'} config.toml",
         versions=list((folder.read("versions.json") or {}).items()),
         references=cited,
         bibtex=bibtex(cited),

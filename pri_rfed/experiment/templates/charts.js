@@ -39,8 +39,8 @@ const Charts = (() => {
     if (spec.heat) {
       const { x, y, z, label } = spec.heat;
       return [{
-        type: "heatmap", x: x.map(String), y: y.map(String), z, colorscale: "Cividis", reversescale: true,
-        hovertemplate: `${spec.x} %{x}<br>${spec.y} %{y}<br>${label} %{z:.4g}<extra></extra>`,
+        type: "heatmap", x: x.map(escape_), y: y.map(escape_), z, colorscale: "Cividis", reversescale: true,
+        hovertemplate: `${escape_(spec.x)} %{x}<br>${escape_(spec.y)} %{y}<br>${escape_(label)} %{z:.4g}<extra></extra>`,
         colorbar: { title: { text: label, side: "right" }, outlinewidth: 0, thickness: 14 },
       }];
     }
