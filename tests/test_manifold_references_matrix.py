@@ -24,6 +24,7 @@ from pri_rfed.manifolds import (
     SPDLogEuclidean,
     Sphere,
     Stiefel,
+    linalg,
 )
 from pri_rfed.manifolds.linalg import frobenius, skew, sym, transpose
 
@@ -268,6 +269,70 @@ def test_spd_scaled_by_a_number_near_one(spd: type[Manifold], separation: float)
         expected = np.linalg.norm((after - before) / (np.sqrt(after) + np.sqrt(before)))
     np.testing.assert_allclose(m.dist(w, x), expected, rtol=1e-12)
     np.testing.assert_allclose(m.norm(w, m.log(w, x)), expected, rtol=1e-12)
+
+
+# The linear algebra of 2 x 2 matrices, and what is remembered ---------------------------------------------------------
+
+
+def symmetric_2x2() -> Array:
+    """Of all sizes and shapes: diagonal, multiples of the identity, nearly so, zero."""
+    rng = np.random.default_rng(8)
+    a = sym(rng.standard_normal((40, 2, 2)) * 10.0 ** rng.integers(-8, 9, (40, 1, 1)))
+    special = [np.eye(2), np.zeros((2, 2)), np.diag([3.0, -1.0]), np.diag([-1.0, 3.0]), np.eye(2) + 1e-14 * a[0]]
+    return np.concatenate([a, np.array(special), -np.abs(a[:3]), [[[0.0, 1.0], [1.0, 0.0]]]])
+
+
+def test_symmetric_2x2_matrices_as_lapack_has_them() -> None:
+    a = symmetric_2x2()
+    size = np.maximum(np.abs(a).max(axis=(-2, -1)), 1e-300)
+    values, vectors = linalg.eigh(a)
+    assert np.all(np.abs(values - np.linalg.eigvalsh(a)) <= 4 * EPS * size[:, None])
+    close(transpose(vectors) @ vectors, np.broadcast_to(np.eye(2), a.shape), 1e-15)
+    assert np.all(np.abs((vectors * values[..., None, :]) @ transpose(vectors) - a) <= 8 * EPS * size[:, None, None])
+    small = a / size[:, None, None]
+    close(linalg.function_of(small, np.exp), each(scipy.linalg.expm, small), 1e-14)
+    assert np.all(linalg.function_of(a, lambda x: x) == transpose(linalg.function_of(a, lambda x: x)))
+
+
+@np.errstate(all="ignore")
+def test_2x2_factors_as_lapack_has_them() -> None:
+    rng = np.random.default_rng(9)
+    w = SPDAffineInvariant(2).random_point(rng, (20,))
+    close(linalg.cholesky(w), np.linalg.cholesky(w), 1e-14)
+    close(linalg.inverse_factor(w) @ linalg.cholesky(w), np.broadcast_to(np.eye(2), w.shape), 1e-13)
+    a = rng.standard_normal((20, 2, 2))
+    a[np.linalg.det(a) < 0] *= np.array([1.0, -1.0])
+    close(linalg.rotation_of(a), each(lambda x: scipy.linalg.polar(x)[0], a), 1e-12)
+    bad = np.array([[[1.0, 2.0], [2.0, 1.0]], [[0.0, 0.0], [0.0, 1.0]], [[-1.0, 0.0], [0.0, 1.0]], np.ones((2, 2))])
+    assert np.isnan(linalg.cholesky(np.concatenate([bad, w]))[:4]).all()
+    np.testing.assert_array_equal(linalg.cholesky(np.concatenate([bad, w]))[4:], linalg.cholesky(w))
+
+
+@pytest.mark.parametrize("size", [2, 3, 7])
+def test_a_matrix_exponential_does_not_depend_on_its_neighbours(size: int) -> None:
+    """The series is for short ones only, and each is looked at by itself."""
+    rng = np.random.default_rng(10)
+    a = sym(rng.standard_normal((12, size, size)))
+    a *= (np.geomspace(1e-9, 3, 12) / frobenius(a))[:, None, None]
+    together = linalg.exp_symmetric(a)
+    for others in (a[:1], a[-1:]):
+        mixed = a.copy()
+        mixed[::2] = others
+        np.testing.assert_array_equal(linalg.exp_symmetric(mixed)[1::2], together[1::2])
+    exact_values = each(scipy.linalg.expm, a)
+    assert np.all(frobenius(together - exact_values) <= 1e-14 * frobenius(exact_values) * (1 + frobenius(a)))
+
+
+def test_what_is_remembered_is_of_the_same_content() -> None:
+    m = SPDAffineInvariant(3)
+    rng = np.random.default_rng(11)
+    w, other, h = m.random_point(rng), m.random_point(rng), rng.standard_normal(m.dim)
+    first, second = m.from_coordinates(w, h), m.from_coordinates(other, h)
+    again = w.copy()
+    np.testing.assert_array_equal(m.from_coordinates(again, h), first)
+    again[...] = other  # the array that was met before, with other numbers in it
+    np.testing.assert_array_equal(m.from_coordinates(again, h), second)
+    np.testing.assert_array_equal(m.from_coordinates(other[None], h), second[None])
 
 
 # Positive definite matrices, scipy and pymanopt -----------------------------------------------------------------------

@@ -739,3 +739,19 @@ def test_draws_are_those_of_the_generator() -> None:
         one, same, other = (mechanism.sample(records, generator(seed), 3) for seed in (24, 24, 25))
         np.testing.assert_array_equal(one, same)
         assert not np.allclose(one, other)
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3,), (1, 3), (7, 1), (7, 3)])
+def test_many_tangent_gaussians_are_drawn_by_pieces_to_the_same_numbers(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifold = SPDAffineInvariant(2)
+    w = manifold.random_point(np.random.default_rng(1), shape)
+    batch = (7, 3)
+    drawn = []
+    for numbers in (1 << 17, 30, 1):
+        monkeypatch.setattr("pri_rfed.noise._DRAWN_NUMBERS", numbers)
+        drawn.append(tangent_gaussian(manifold, w, 0.3, np.random.default_rng(2), batch))
+    assert drawn[0].shape == (7, 3, 2, 2)
+    np.testing.assert_allclose(drawn[1], drawn[0], rtol=1e-13, atol=1e-15)
+    np.testing.assert_allclose(drawn[2], drawn[0], rtol=1e-13, atol=1e-15)

@@ -6,6 +6,7 @@ import itertools
 import json
 import subprocess
 import sys
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 import pri_rfed
 from pri_rfed.aggregation import AgentLevelMean, FrechetMeanAggregation, TangentMean
 from pri_rfed.coordinator import Coordinator, State, sample_agents, start_point
-from pri_rfed.data.agents import AgentArrays, Records
+from pri_rfed.data.agents import AgentArrays, Records, agents_by_size, most_by_size
 from pri_rfed.manifolds.base import Array
 from pri_rfed.manifolds.euclidean import Euclidean
 from pri_rfed.manifolds.hyperboloid import Hyperboloid
@@ -541,3 +542,40 @@ def test_the_package_offers_its_names_and_loads_them_late() -> None:
     code = "import pri_rfed, sys; print(sorted({'numpy', 'scipy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+# Many agents ----------------------------------------------------------------------------------------------------------
+
+
+def test_figures_of_agents_by_size_are_the_same_by_pieces() -> None:
+    rng = np.random.default_rng(0)
+    counts = rng.integers(1, 6, 200_000)
+    counts[-1] = 9
+    taken = rng.integers(0, 50, len(counts))
+    sizes = [1, 2, 3, 4, 5, 9]
+    assert agents_by_size(counts) == {n: int((counts == n).sum()) for n in sizes}
+    assert most_by_size(counts, taken) == {n: int(taken[counts == n].max()) for n in sizes}
+
+
+def test_memory_in_proportion_to_the_agents_is_their_participations_and_no_more() -> None:
+    class OnDemand:
+        """Twenty records of each agent, made when they are asked for."""
+
+        def __init__(self, agents: int):
+            self.counts = np.broadcast_to(np.int64(20), agents)
+
+        def records(self, agents: NDArray[np.int64]) -> Records:
+            own = [unit_vectors(np.random.default_rng(int(a)), (20, 5)) for a in agents]
+            return Records(np.stack(own), self.counts[agents])
+
+    def peak(agents: int) -> int:
+        tracemalloc.start()
+        trainer = DPRSGD(steps=2, noise=2.0, step_size=0.1)
+        result = simulate(PrincipalEigenvector(5), OnDemand(agents), trainer, rounds=3, sampled=4, evaluate_every=0)
+        assert result.participations.sum() == 12
+        highest = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return highest
+
+    # 8 bytes for the state before a round and 8 for the one after it.
+    assert peak(1_200_000) - peak(200_000) <= 16.2 * 1_000_000
