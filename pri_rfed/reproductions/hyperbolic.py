@@ -11,6 +11,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator
 
 from pri_rfed.coordinator import State
 from pri_rfed.data.download import DataFolders
@@ -187,19 +188,24 @@ class _Prediction(Reproduction):
         ]
 
     def draw(self, figure: Figure, rows: Sequence[Row]) -> None:
-        by_round, disk = figure.subplots(1, 2, width_ratios=(1.25, 1))
+        *by_round, disk = figure.subplots(1, 3, width_ratios=(1, 1, 1.05))
         looks: dict[str, Any] = dict(zip(self.METHODS, LOOKS, strict=False))
         for method, label in self.METHODS.items():
-            rounds, low, median, high = np.transpose(self._curve(rows, method, "distance"))
             if method.endswith(PUBLISHED):
                 label += f" (true ε {self._spent(rows, method):.2g})"
-            by_round.plot(rounds, median, label=label, markevery=max(1, len(rounds) // 8), **looks[method])
-            by_round.fill_between(rounds, low, high, color=looks[method]["color"], alpha=0.12, linewidth=0)
-        by_round.set_xlabel("round $t$" if self.agents > 1 else "step $t$")
-        by_round.set_ylabel("distance to the word's own point")
-        by_round.set_yscale("log")
+            for axes, key in zip(by_round, ("distance", "cost"), strict=True):
+                rounds, low, median, high = np.transpose(self._curve(rows, method, key))
+                axes.plot(rounds, median, label=label, markevery=max(1, len(rounds) // 8), **looks[method])
+                axes.fill_between(rounds, low, high, color=looks[method]["color"], alpha=0.12, linewidth=0)
+        for axes, what in zip(by_round, ("distance to the word's own point", "cost $F(w_t)$"), strict=True):
+            axes.set_xlabel("round $t$" if self.agents > 1 else "step $t$")
+            axes.set_ylabel(what)
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_formatter("{x:g}")
+            axes.yaxis.set_minor_formatter("")
         self._draw_disk(disk, rows, looks)
-        figure.legend(*by_round.get_legend_handles_labels(), loc="outside upper center", ncols=2, fontsize=8)
+        figure.legend(*by_round[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=8)
 
     def _draw_disk(self, axes: Any, rows: Sequence[Row], looks: Mapping[str, Any]) -> None:
         """The embedding, lines from every word to what it is next a kind of, and what was predicted."""
@@ -218,15 +224,17 @@ class _Prediction(Reproduction):
                       markersize=5, markeredgecolor="white", markeredgewidth=0.4)  # fmt: skip
         own = next((row["x"], row["y"]) for row in lines if row["word"] == self.word)
         axes.plot(*own, "*", color=BLACK, markersize=11, markeredgecolor="white")
-        axes.annotate(self.word.partition(".")[0], own, xytext=(6, 6), textcoords="offset points", fontsize=9)
-        axes.set_xlim(-1.03, 1.03)
+        box = {"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+        axes.annotate(self.word.partition(".")[0], own, xytext=(14 * own[0], 14 * own[1]), textcoords="offset points",
+                      fontsize=9, bbox=box, ha="left" if own[0] > 0 else "right", annotation_clip=False)  # fmt: skip
+        axes.set_xlim(-1.03, 1.25)
         axes.set_ylim(-1.03, 1.03)
         axes.set_aspect("equal")
         axes.axis("off")
 
     @property
     def size(self) -> tuple[float, float]:
-        return (9.6, 4.6)
+        return (12.0, 4.4)
 
     def _final(self, rows: Sequence[Row], method: str) -> float:
         """The median distance at the end."""
