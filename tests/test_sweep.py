@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import math
 import os
@@ -507,6 +508,14 @@ def test_mistakes_are_lines_and_nothing_is_written(pri_rfed: Any) -> None:
         'trainer.name = "dp-rsdg": unknown; did you mean dp-rsgd?',
     ]
     assert pri_rfed("sweep", "wrong.toml", "--backend", "mpi")[2] == "--backend mpi: there is only processes, ray\n"
+
+
+def test_a_backend_that_is_not_installed(pri_rfed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    Path("small.toml").write_text(CONFIG)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "ray" else find(name, *a))
+    code, _, err = pri_rfed("sweep", "small.toml", "--backend", "ray")
+    assert code == 2 and "Ray is not installed; pip install 'pri-rfed[cluster]'" in err and not Path("sweeps").exists()
 
 
 def test_a_sweep_of_failures_ends_as_one(pri_rfed: Any) -> None:

@@ -51,10 +51,9 @@ def sweep(
     from pri_rfed.data.download import DataFolders
     from pri_rfed.experiment.config import override, read_toml
     from pri_rfed.experiment.sweep import SweepFolder, parse
-    from pri_rfed.experiment.sweep_run import BACKENDS, Interrupted, refusals, run_sweep
+    from pri_rfed.experiment.sweep_run import Interrupted, check_backend, refusals, run_sweep
 
-    if backend not in BACKENDS:
-        raise ValueError(f"--backend {backend}: there is only {', '.join(BACKENDS)}")
+    check_backend(backend)
     try:
         described = parse(override(read_toml(config), assignments or []), config.parent, config.stem)
         refusals(described)  # nothing is written if no point can be run

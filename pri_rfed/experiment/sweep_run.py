@@ -46,6 +46,14 @@ class Interrupted(Exception):
     """The sweep ended early, for that reason; what was computed is in its folder, and the same command goes on."""
 
 
+def check_backend(backend: str) -> None:
+    """Raises ConfigError where there is no such backend here."""
+    if backend not in BACKENDS:
+        raise ConfigError([f"--backend {backend}: there is only {', '.join(BACKENDS)}"])
+    if backend == "ray" and importlib.util.find_spec("ray") is None:
+        raise ConfigError(["--backend ray: Ray is not installed; pip install 'pri-rfed[cluster]'"])
+
+
 def refusals(sweep: Sweep) -> dict[str, list[str]]:
     """What is wrong with points, by their keys, as far as that can be told without data.
 
@@ -79,8 +87,9 @@ def run_sweep(
     backend "ray": on the Ray cluster that the environment names (RAY_ADDRESS), or a local one. retry: compute those
     that failed again.
 
-    Raises Interrupted on Ctrl-C, ConfigError as `refusals`.
+    Raises Interrupted on Ctrl-C, ConfigError as `refusals` and `check_backend`.
     """
+    check_backend(backend)
     began = time.perf_counter()
     sweep = folder.sweep
     done = {key: line for key, line in folder.computed.items() if not (retry and line["row"]["status"] == "failed")}
@@ -88,6 +97,9 @@ def run_sweep(
     failed = sum(line["row"]["status"] == "failed" for line in done.values())
     finished = len(sweep.points) - len(todo)
     wrong = refusals(sweep)
+    before = folder.summary
+    if todo:
+        (folder.path / "summary.json").unlink(missing_ok=True)  # the sweep is not finished now
     report(Progress(finished, failed, len(sweep.points)))
     refused: list[Computed] = [
         (point, _failure("; ".join(wrong[point.key])), {}) for point in todo if point.key in wrong
@@ -106,14 +118,14 @@ def run_sweep(
     finally:
         folder = SweepFolder(folder.path, sweep)
         folder.write_table()
-    return _finish(folder, time.perf_counter() - began if todo else 0.0)
+    seconds = time.perf_counter() - began if todo or before is None else before["seconds"]
+    return _finish(folder, seconds)
 
 
 def _finish(folder: SweepFolder, seconds: float) -> Row:
     """Pictures, and the summary last, for it says that the sweep is finished."""
     rows = folder.table()
     pictures, left_out = plot_sweep(folder)
-    before = folder.summary
     summary = {
         "name": folder.sweep.name,
         "varied": list(folder.varied),
@@ -121,7 +133,7 @@ def _finish(folder: SweepFolder, seconds: float) -> Row:
         "done": sum(row["status"] == "done" for row in rows),
         "failed": sum(row["status"] == "failed" for row in rows),
         "seeds": len({row["seed"] for row in rows}),
-        "seconds": seconds if before is None or seconds > 0 else before["seconds"],
+        "seconds": seconds,
         "pictures": pictures,
         "left_out": left_out,
     }
@@ -165,8 +177,6 @@ def _serve(parent: int) -> None:
 
 def _on_ray(points: Sequence[Point], folders: DataFolders, jobs: int | None) -> Iterator[Computed]:
     """The same by joblib's backend for Ray, which hands results over part by part."""
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigError(["--backend ray: Ray is not installed; pip install 'pri-rfed[cluster]'"])
     from joblib import Parallel, delayed, effective_n_jobs, parallel_config
     from ray.util.joblib import register_ray
 
