@@ -380,7 +380,7 @@ def test_one_step_without_noise_is_caught(trainer: Trainer, monkeypatch: pytest.
 def test_missing_clipping_is_caught(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     attack = worst_case(trainer, Sphere(3), RECORDS)
     sound(attack, 0.1)
-    monkeypatch.setattr(clipping, "clip", lambda manifold, w, v, bound: v)
+    monkeypatch.setattr(clipping, "_with_factors", lambda manifold, w, v, bound: (v, None))
     refuted(attack)
 
 
