@@ -205,9 +205,11 @@ class OptimizationMatrixCompletion(Reproduction):
 
     def remarks(self, folders: DataFolders) -> Sequence[str]:
         split = _split(self, folders)
+        observed = float(np.mean(split.train[:, 1]) + np.mean(split.test[:, 1]))
         stand_in = (
-            "They are made up, in the shape of MovieLens and about as dense, from tastes of rank "
-            f"{SyntheticRatings.rank}; MovieLens itself is taken where its ratings.dat is at hand "
+            f"They are made up, from tastes of rank {SyntheticRatings.rank}, and {observed:.1%} of all pairs are rated "
+            "(MovieLens 1M: 4.5% of 6040 users and 3706 movies; with so many movies the noise, which goes with the "
+            "root of their number, would leave less). MovieLens itself is taken where its ratings.dat is at hand "
             "(movielens/ratings.dat). "
         )
         return (
