@@ -120,7 +120,9 @@ def test_a_canary_label_loses_nearly_as_much_as_is_claimed(clip: float | None) -
     problem = HyperbolicStructuredPrediction(4, 3.0, 0.5)
     attack = canary(replace(TRAINER, clip=clip), problem, 8)
     assert (attack.data[:, 0] == attack.other[:, 0]).all(), "weights are public, and stay"
-    found = audit(attack, repetitions=3000).evidence
+    result = audit(attack, repetitions=3000)
+    assert "label DP" in str(result.to_dict()["neighbours"])
+    found = result.evidence
     assert not found.refuted and found.ratio > 0.5, found
 
 
@@ -149,7 +151,7 @@ def test_bad_records_are_refused_by_name_and_far_labels_moved() -> None:
     assert HyperbolicStructuredPrediction(4).prepare_records(z) is z
     for wrong in ({"n": 2}, {"n": 4, "weight_bound": 0.0}, {"n": 4, "radius": -1.0}, {"n": 4, "weight_bound": np.nan}):
         with pytest.raises(ValueError, match=" = "):
-            HyperbolicStructuredPrediction(**wrong)  # type: ignore[arg-type]
+            HyperbolicStructuredPrediction(**wrong)
 
 
 def test_the_optimum_has_no_gradient_and_nothing_near_beats_it() -> None:

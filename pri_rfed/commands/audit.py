@@ -217,13 +217,11 @@ def _show(result: Audit) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from pri_rfed.privacy.report import UNIT_IN_WORDS
-
     found, console = result.evidence, Console(highlight=False, soft_wrap=True)
     claimed = found.claimed
     console.print(f"{result.attack.target}, attack: {result.attack.name}")
     if result.unit is not None:
-        console.print(f"unit {result.unit}: {UNIT_IN_WORDS[result.unit]}")
+        console.print(f"unit {result.unit}: {result.neighbours}")
     console.print(f"{found.samples} releases about either data set; confidence {found.confidence:g}")
     table = Table("figure", "epsilon", "of the claim", box=None, pad_edge=False)
     table.columns[1].justify = table.columns[2].justify = "right"

@@ -24,7 +24,7 @@ from pri_rfed.frechet import frechet_mean
 from pri_rfed.manifolds.base import Array, Manifold
 from pri_rfed.privacy.events import Event, Participation, Unit
 from pri_rfed.privacy.evidence import SOUND, Claim, Evidence, check_options, evidence
-from pri_rfed.privacy.report import UNIT_IN_WORDS, finite_or_none
+from pri_rfed.privacy.report import finite_or_none, neighbours
 from pri_rfed.problems.base import Problem
 from pri_rfed.problems.frechet import FrechetMean
 from pri_rfed.problems.matrix_completion import MatrixCompletion
@@ -109,6 +109,11 @@ class Attack(ABC):
     def claim(self) -> Claim:
         """What is said of the mechanism."""
 
+    @property
+    def protects(self) -> str:
+        """As of a problem: what of a record the claim is about, where that is not all of it."""
+        return ""
+
     @abstractmethod
     def samples(self, repetitions: int, seed: int, progress: Progress) -> tuple[Array, Array]:
         """What an attacker sees, in numbers, of so many releases about either data set: two [repetitions, numbers]."""
@@ -133,6 +138,10 @@ class TrainingAttack(Attack):
     @property
     def claim(self) -> Claim:
         return Claim(self.trainer.event(self.problem, len(self.data)))
+
+    @property
+    def protects(self) -> str:
+        return self.problem.protects
 
     def samples(self, repetitions: int, seed: int, progress: Progress) -> tuple[Array, Array]:
         numbers = len(self.data) * math.prod(self.problem.manifold.point_shape)
@@ -441,6 +450,11 @@ class Audit:
     def unit(self) -> Unit | None:
         return self.event.unit
 
+    @property
+    def neighbours(self) -> str | None:
+        """What the two data sets differ in, in words."""
+        return neighbours(self.unit, self.attack.protects)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
         found = self.evidence
@@ -448,7 +462,7 @@ class Audit:
             "attack": self.attack.name,
             "target": self.attack.target,
             "unit": self.unit and str(self.unit),
-            "neighbours": self.unit and UNIT_IN_WORDS[self.unit],
+            "neighbours": self.neighbours,
             "delta": found.delta,
             "confidence": found.confidence,
             "repetitions": found.samples,
