@@ -8,6 +8,7 @@ Prints one line of JSON. Memory is the largest that the process ever had, less w
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -93,8 +94,11 @@ def _largest() -> int:
 
 
 def in_a_process(plan: dict[str, Any]) -> dict[str, float]:
+    """Matrix products by one thread: where several threads begin to share a product, growth has a step that says
+    nothing of the program."""
+    single = {f"{library}_NUM_THREADS": "1" for library in ("OPENBLAS", "OMP", "MKL")}
     command = [sys.executable, "-m", "benchmarks.federation", json.dumps(plan)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | single)
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)} failed: {done.stderr}")
     return dict(json.loads(done.stdout))

@@ -1,6 +1,6 @@
 """A million agents, and how time and memory grow.
 
-The leading eigenvector on the sphere; data are made on demand. Growth: one number varies, the others stay.
+The leading eigenvector on the sphere; data are made on demand; one thread. Growth: one number varies, the others stay.
 """
 
 from __future__ import annotations
