@@ -16,10 +16,12 @@ from pri_rfed.privacy.accountants import ACCOUNTANTS, UnsupportedEvent, best_eps
 from pri_rfed.privacy.calibration import calibrate_noise
 from pri_rfed.privacy.dominance import hardest
 from pri_rfed.privacy.events import Event, repeat
-from pri_rfed.privacy.loss_distribution import COARSE, computed_at
+from pri_rfed.privacy.loss_distribution import COARSE, Precision, computed_at
 from pri_rfed.privacy.planning import Plan
 from pri_rfed.privacy.report import Rounds, finite_or_none, global_event, neighbours
 
+ROUGH = Precision(50, 1 << 14)
+"""Noise is looked for on such a grid: it is enough for the target, and up to 0.02 % more than the least."""
 POINTS = 9
 """Of the curves over rounds."""
 
@@ -125,7 +127,8 @@ def _with_noise(plan: Plan, setting: Setting) -> Plan:
     if setting.epsilon is None:
         return plan
     arguments = (plan.problem, set(plan.counts), plan.sampled, plan.pool, plan.rounds, setting.epsilon, plan.delta)
-    return replace(plan, trainer=calibrate_noise(plan.trainer, *arguments))
+    with computed_at(ROUGH):
+        return replace(plan, trainer=calibrate_noise(plan.trainer, *arguments))
 
 
 def _worst(accountant: str, events: Sequence[Event], delta: float) -> float | None:

@@ -33,15 +33,15 @@ class Follower:
         self._file: tuple[int, int] = (0, 0)
         """Inode of rounds.jsonl, and how far it was read."""
         self._rounds: list[dict[str, Any]] = []
-        self._draws: list[list[list[int]]] = []
+        self._draws: list[dict[str, Any]] = []
         """Who was drawn in each round, and before that in vain."""
         self._seen: list[tuple[float, int]] = []
         """When how many rounds were there, the first time and the last time that there were more."""
         self._spending: Spending | None = None
         self._before: list[tuple[int, float]] = []
         """The global epsilon after t rounds, of the whole plan."""
-        self._after: dict[int, float] = {}
-        """The largest ledger after t rounds."""
+        self._spent: dict[int, tuple[float, float]] = {}
+        """Both figures after t rounds: the global epsilon, and the largest ledger."""
 
     def since(self, after: int) -> dict[str, Any]:
         """What happened after round `after`, and how the run stands. Figures that are diagnostics are not private."""
@@ -79,13 +79,11 @@ class Follower:
             return None
         self._before = self._before or spending.before()
         rounds = [t for t, _ in self._before if t < done] + [done] * (done > 0)
-        before = [next(epsilon for at, epsilon in self._before if at >= t) for t in rounds]
         for t in rounds:
-            if t not in self._after:
-                taken = [{"sampled": draw} for draws in self._draws[:t] for draw in draws]
-                self._after[t] = spending.after(spending.participations(taken))
-        after = [self._after[t] for t in rounds]
-        return {"global": list(zip(rounds, before, strict=True)), "ledger": list(zip(rounds, after, strict=True))}
+            if t not in self._spent:
+                drawn = self._draws[:t]
+                self._spent[t] = spending.spent(drawn, self._before), spending.after(spending.participations(drawn))
+        return {name: [(t, self._spent[t][i]) for t in rounds] for i, name in enumerate(("global", "ledger"))}
 
     def _read(self) -> None:
         path = self.folder.path / "rounds.jsonl"
@@ -106,7 +104,7 @@ class Follower:
             for line in content.splitlines():
                 record = json.loads(line)
                 self._rounds.append({key: record[key] for key in SHOWN if key in record})
-                self._draws.append([draw["sampled"] for draw in (*record.get("repeated", ()), record)])
+                self._draws.append({key: record[key] for key in ("sampled", "pool", "repeated") if key in record})
         self._file = (status.st_ino, offset)
         done = len(self._rounds)
         if not self._seen:
