@@ -65,6 +65,9 @@ def standard_deviation(noise: float, unit: NoiseUnit, sensitivity: float) -> flo
 
 def by_count(counts: NDArray[np.int64], f: Callable[[int], float | tuple[float, ...]]) -> Array:
     """f(n) for the number of records n of each agent, [A] or [A, k], worked out once for every different number."""
+    if (counts == counts[0]).all():
+        value = np.array(f(int(counts[0])))
+        return np.broadcast_to(value, (len(counts), *value.shape))
     different, places = np.unique(counts, return_inverse=True)
     return np.array([f(n) for n in different.tolist()])[places]
 
