@@ -239,7 +239,7 @@ def _what_was_run(summary: Mapping[str, Any], tables: Mapping[str, Any]) -> list
         rows.append((section, f"{name}: {options}" if options else str(name)))
     target = summary["epsilon_target"]
     if target is not None:
-        rows.append(("target", f"ε = {number(target)} before the run; the noise was found for it"))
+        rows.append(("target", f"ε = {number(target)} before the run, which the noise keeps to"))
     rows.append(("output", {"last": "the last point", "uniform": "a uniformly drawn point"}[tables["run"]["output"]]))
     rows.append(("carried out by", f"{summary['runtime']}, seed {summary['seed']}"))
     rows.append(("time", f"{summary['seconds']:.3g} s of training and aggregation"))
