@@ -201,7 +201,7 @@ class _Prediction(Reproduction):
             axes.set_xlabel("round $t$" if self.agents > 1 else "step $t$")
             axes.set_ylabel(what)
             axes.set_yscale("log")
-            axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+            axes.yaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
             axes.yaxis.set_major_formatter("{x:g}")
             axes.yaxis.set_minor_formatter("")
         self._draw_disk(disk, rows, looks)
