@@ -21,6 +21,9 @@ from pri_rfed.experiment.report import number, write_report
 from pri_rfed.experiment.run import start
 from pri_rfed.experiment.spending import Spending
 from pri_rfed.experiment.sweep import SweepFolder, parse
+from pri_rfed.explorer.following import Follower
+from pri_rfed.privacy.accountants import best_epsilon
+from pri_rfed.privacy.events import Gaussian, Participation, compose, repeat
 from pri_rfed.training import TRAINERS
 
 QUICKSTART = ROOT / "configs" / "quickstart.toml"
@@ -257,6 +260,28 @@ def test_spending_agrees_with_what_the_run_says_at_its_end(finished: RunFolder) 
     assert spending.after(times) == pytest.approx(privacy["epsilon_ledger_max"], rel=1e-12)
     ledgers = spending.ledgers(times)
     assert max(ledgers) == spending.after(times) and min(ledgers) == spending.after([min(times)] * len(times))
+
+
+def test_draws_in_vain_and_smaller_pools_are_in_every_curve(tmp_path: Path) -> None:
+    local = repeat(Gaussian(1.0, 2.0), 2)
+    spending = Spending((30,) * 6, 3, 4, 1e-5, {30: local})
+    planned = spending.before()
+    drawn: list[dict[str, Any]] = [{"sampled": [0, 1, 2]} for _ in range(4)]
+    assert [spending.spent(drawn[:t], planned) for t in (1, 2, 4)] == [dict(planned)[t] for t in (1, 2, 4)]
+
+    drawn[1] |= {"repeated": [{"sampled": [2, 3, 4]}, {"sampled": [0, 2, 4], "pool": 4}]}
+    six = compose([repeat(Participation(local, 3, 6), 5), Participation(local, 3, 4)])
+    assert spending.spent(drawn, planned) == pytest.approx(best_epsilon(six, 1e-5).epsilon, rel=1e-9)
+    assert spending.spent(drawn, planned) > 1.1 * planned[-1][1]
+
+    folder = RunFolder.create("now", tmp_path / "now")
+    folder.write("config.toml", "")
+    events = [{"records": 30, "event": local.to_dict()}]
+    plan = {"counts": [30] * 6, "sampled": 3, "rounds": 4, "delta": 1e-5, "local_events": events}
+    folder.write("plan.json", json.dumps(plan))
+    folder.write("rounds.jsonl", "".join(json.dumps(record | {"round": t}) + "\n" for t, record in enumerate(drawn, 1)))
+    followed = dict(Follower(folder).since(0)["epsilon"]["global"])
+    assert followed == {t: spending.spent(drawn[:t], planned) for t in followed} and 4 in followed
 
 
 def test_with_many_different_participations_ledgers_never_say_too_little() -> None:

@@ -18,11 +18,10 @@ from pri_rfed.experiment.plots import plot_run
 from pri_rfed.experiment.spending import Spending
 from pri_rfed.privacy.accountants import best_epsilon
 from pri_rfed.privacy.dominance import hardest
-from pri_rfed.privacy.events import FORMAT_VERSION, Event, repeat
+from pri_rfed.privacy.events import FORMAT_VERSION, repeat
 from pri_rfed.privacy.report import (
     RunPrivacy,
     by_accountant,
-    epsilon_by_round,
     finite_or_none,
     global_event,
     neighbours,
@@ -95,8 +94,9 @@ def _go(
     report: Callable[[Progress], None],
     runtime: NamedRuntime,
 ) -> dict[str, Any]:
-    folder.write("plan.json", to_json(_plan(experiment)))
-    spent = _global_curve(experiment)
+    spending = _spending(experiment)
+    folder.write("plan.json", to_json(_plan(spending)))
+    planned = spending.before(POINTS_OF_A_CURVE)
     latest, saved = state, -SECONDS_BETWEEN_CHECKPOINTS
     rounds = experiment.run.rounds
 
@@ -112,12 +112,16 @@ def _go(
         if runtime.carry_out or now.round == rounds or time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS:
             now.save(folder.checkpoint)
             saved = time.monotonic()
-        epsilon = next(epsilon for t, epsilon in spent if t >= now.round)
+        if runtime.carry_out:  # only where others train is a round ever drawn in vain
+            epsilon = spending.spent(now.history, planned)
+        else:
+            epsilon = next(epsilon for t, epsilon in planned if t >= now.round)
         report(Progress(now.round, rounds, record.get("cost"), epsilon))
 
     try:
         evaluation = evaluation_of(experiment)
         result = carry_out(experiment, evaluation, on_round=on_round, resume_from=state, runtime=runtime.carry_out)
+        spent = [(t, spending.spent(result.history[:t], planned)) for t, _ in planned]
         return _finish(experiment, folder, result, evaluation, spent, runtime.name)
     except (KeyboardInterrupt, RunStopped) as stop:
         if latest is not None:
@@ -160,17 +164,22 @@ def carry_out(
     )
 
 
-def _plan(experiment: Experiment) -> dict[str, Any]:
-    """What agents will release, all of it public, so that a run can be accounted for while it goes on."""
+def _spending(experiment: Experiment) -> Spending:
+    """What the run is going to spend."""
     counts = experiment.agents.counts.tolist()
-    local = {n: experiment.trainer.event(experiment.problem, n).to_dict() for n in sorted(set(counts))}
+    local = {n: experiment.trainer.event(experiment.problem, n) for n in sorted(set(counts))}
+    return Spending(tuple(counts), experiment.sampled, experiment.run.rounds, experiment.privacy.delta, local)
+
+
+def _plan(spending: Spending) -> dict[str, Any]:
+    """What agents will release, all of it public, so that a run can be accounted for while it goes on."""
     return {
         "version": FORMAT_VERSION,
-        "rounds": experiment.run.rounds,
-        "sampled": experiment.sampled,
-        "delta": experiment.privacy.delta,
-        "counts": counts,
-        "local_events": [{"records": n, "event": event} for n, event in local.items()],
+        "rounds": spending.rounds,
+        "sampled": spending.sampled,
+        "delta": spending.delta,
+        "counts": list(spending.counts),
+        "local_events": [{"records": n, "event": event.to_dict()} for n, event in spending.local.items()],
     }
 
 
@@ -211,23 +220,6 @@ def _ledgers(folder: RunFolder) -> list[float]:
     if spending is None or not spending.is_private or len(spending.local) > MOST_RECORD_COUNTS:
         return []
     return spending.ledgers(spending.participations(folder.rounds()))
-
-
-def _hardest(experiment: Experiment) -> list[Event]:
-    """What a local training releases, of the agents for whom it is hardest on privacy."""
-    counts = np.unique(experiment.agents.counts).tolist()
-    return hardest(experiment.trainer.event(experiment.problem, n) for n in counts)
-
-
-def _global_curve(experiment: Experiment) -> Curve:
-    """(t, the global epsilon after t rounds), at up to 25 rounds; in between, the next one holds."""
-    curves = [
-        epsilon_by_round(
-            event, experiment.sampled, len(experiment.agents), experiment.run.rounds, experiment.privacy.delta
-        )
-        for event in _hardest(experiment)
-    ]
-    return [(points[0][0], max(epsilon for _, epsilon in points)) for points in zip(*curves, strict=True)]
 
 
 def _ledger_curve(experiment: Experiment, result: Result) -> Curve:

@@ -11,7 +11,7 @@ from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.privacy.accountants import best_epsilon
 from pri_rfed.privacy.dominance import hardest
 from pri_rfed.privacy.events import Event, event_from_dict, repeat
-from pri_rfed.privacy.report import epsilon_by_round
+from pri_rfed.privacy.report import Rounds, epsilon_by_round, global_event
 
 MOST_PARTICIPATIONS = 40
 """Of more different numbers of participations, those of similar size are given the figure of the largest."""
@@ -51,6 +51,19 @@ class Spending:
             for draw in (*record.get("repeated", ()), record):
                 taken.update(draw["sampled"])
         return [taken[agent] for agent in range(len(self.counts))]
+
+    def spent(self, rounds: Sequence[Mapping[str, Any]], planned: Sequence[tuple[int, float]]) -> float:
+        """The global epsilon of these rounds as they were drawn, those in vain included. planned: `before()`, which
+        holds where every round took one draw, from all agents."""
+        draws = Counter(
+            (len(draw["sampled"]), draw.get("pool", len(self.counts)))
+            for record in rounds
+            for draw in (*record.get("repeated", ()), record)
+        )
+        if draws == {(self.sampled, len(self.counts)): len(rounds)}:
+            return next(epsilon for t, epsilon in planned if t >= len(rounds))
+        drawn = [Rounds(*draw, times) for draw, times in draws.items()]
+        return max(self._epsilon(global_event(event, drawn)) for event in hardest(self.local.values()))
 
     def before(self, points: int = 25) -> list[tuple[int, float]]:
         """(t, the global epsilon after t rounds) at up to `points` values of t; in between, the next one holds."""
