@@ -234,10 +234,11 @@ class ExcessRisk(Reproduction):
             panels[-1, j].ticklabel_format(axis="x", style="sci", scilimits=(0, 3))
         for i, name in enumerate(self.sets):
             # What comes down to rounding without privacy is not followed all the way.
-            least = [line[1] for (of, epsilon, _), curve in curves.items() if of == name and epsilon for line in curve]
+            private = [curve for (of, epsilon, _), curve in curves.items() if of == name and epsilon]
+            least = min(median for curve in private for _, median, *_ in curve)
             for axes in panels[i]:
                 axes.set_yscale("log")
-                axes.set_ylim(bottom=min(least) / 10)
+                axes.set_ylim(bottom=least / 10 if math.isfinite(least) else None)
         figure.legend(list(lines.values()), list(lines), loc="outside upper center", ncols=len(lines), fontsize=8)
 
     @property
