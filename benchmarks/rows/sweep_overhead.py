@@ -1,16 +1,19 @@
 """What a sweep takes beside its simulations.
 
-200 points of the quickstart, 8 budgets with 25 seeds each, by 2 processes: against `simulate` alone of every second
-one, which is what 2 cores can do at best. A point is also loaded, accounted for, sent and written.
+The quickstart with 8 budgets, by 2 processes. Processor time is that of all processes together: it hardly depends on
+what else the machine does. A point's is the difference between long and short sweeps, over the difference in points.
 """
 
 from __future__ import annotations
 
+import resource
 import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from joblib.externals.loky import get_reusable_executor
 
 from benchmarks.table import Row
 from pri_rfed.data.download import DataFolders
@@ -23,43 +26,63 @@ PLACE = 90
 JOBS = 2
 CONFIG = Path(__file__).parents[2] / "configs" / "quickstart.toml"
 BUDGETS = [0.5, 0.7, 1.0, 1.4, 2.0, 2.8, 4.0, 5.6]
+SEEDS = 25
 
 
 def rows(quick: bool) -> Iterator[Row]:
-    tables: dict[str, Any] = read_toml(CONFIG) | {
-        "sweep": {"seeds": 2 if quick else 25, "grid": {"privacy.epsilon": BUDGETS}}
-    }
-    sweep, folders = parse(tables, Path(), "overhead"), DataFolders()
-    with tempfile.TemporaryDirectory(prefix="pri-rfed-bench-") as path:
-        folder = SweepFolder.prepare(sweep, Path(path) / "sweep")
-        began = time.perf_counter()
-        run_sweep(folder, folders, jobs=JOBS)
-        whole = time.perf_counter() - began
-        began = time.perf_counter()
-        run_sweep(SweepFolder.open(folder.path), folders, jobs=JOBS)  # nothing is left but the table and the pictures
-        finish = time.perf_counter() - began
-        began = time.perf_counter()
-        run_sweep(SweepFolder.prepare(sweep, Path(path) / "again"), folders, jobs=JOBS)  # the processes are there now
-        warm = time.perf_counter() - began - finish
-    simulated, looped = _one_by_one(sweep, folders)
-    name = f"{len(sweep.points)} points of the quickstart, {JOBS} processes"
+    folders = DataFolders()
+    seeds = 2 if quick else SEEDS
+    short, long = _sweep(seeds), _sweep(3 * seeds)
+    compute(short.points[0], folders)  # what is imported late
+    seconds, processor = _run(short, folders)
+    _, more = _run(long, folders)
+    each = (more - processor) / (len(long.points) - len(short.points))
+    simulated, looped = _one_by_one(short, folders)
     yield Row(
-        f"{name} that run already", warm, f"the simulations alone, / {JOBS}", simulated, 1 / 1.1,
-        note=f"Table and pictures take {finish:.2g} s, whatever the sweep's size; to start the processes, "
-        f"and to find the noise of {len(BUDGETS)} budgets in each of them, takes {whole - finish - warm:.2g} s.",
+        f"a point of the quickstart in a sweep by {JOBS} processes, processor time", each, "its simulation alone",
+        simulated, 1 / 1.1, note="Beside its simulation a point is loaded, accounted for, sent and written down.",
     )  # fmt: skip
-    yield Row(f"{name}, from their start to the last picture", whole, f"a loop over single runs, / {JOBS}", looped)
+    yield Row(
+        "what a sweep takes besides, processor time", processor - each * len(short.points),
+        note=f"Whatever the number of points: {JOBS} processes start, each finds the noise of {len(BUDGETS)} budgets; "
+        "table and pictures are made.",
+    )  # fmt: skip
+    yield Row(
+        f"a sweep of {len(short.points)} points by {JOBS} processes, from start to pictures", seconds,
+        f"a loop over single runs, / {JOBS}", looped,
+    )  # fmt: skip
+
+
+def _sweep(seeds: int) -> Sweep:
+    tables: dict[str, Any] = read_toml(CONFIG) | {"sweep": {"seeds": seeds, "grid": {"privacy.epsilon": BUDGETS}}}
+    return parse(tables, Path(), "overhead")
+
+
+def _run(sweep: Sweep, folders: DataFolders) -> tuple[float, float]:
+    """Seconds, and processor seconds of all processes, of a sweep whose processes start and end."""
+    with tempfile.TemporaryDirectory(prefix="pri-rfed-bench-") as path:
+        before, began = _processor(), time.perf_counter()
+        run_sweep(SweepFolder.prepare(sweep, Path(path) / "sweep"), folders, jobs=JOBS)
+        seconds = time.perf_counter() - began
+        get_reusable_executor().shutdown(wait=True)
+        return seconds, _processor() - before
+
+
+def _processor() -> float:
+    """Processor seconds of this process and of those of its children that have ended."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def _one_by_one(sweep: Sweep, folders: DataFolders) -> tuple[float, float]:
-    """Seconds of every second point, one after another: its simulation alone, and all of it by itself."""
-    compute(sweep.points[0], folders)  # what is imported late
+    """Processor seconds of the simulation of a point; seconds of every second point as a run by itself."""
     began, simulated = time.perf_counter(), 0.0
-    for point in sweep.points[::JOBS]:
+    points = sweep.points[::JOBS]
+    for point in points:
         experiment = load(point.tables, folders)
         evaluation = evaluation_of(experiment)
-        before = time.perf_counter()
+        before = time.process_time()
         result = carry_out(experiment, evaluation)
-        simulated += time.perf_counter() - before
+        simulated += time.process_time() - before
         figures(experiment, result, evaluation, epsilons(result.privacy, claims(result.privacy)))
-    return simulated, time.perf_counter() - began
+    return simulated / len(points), time.perf_counter() - began

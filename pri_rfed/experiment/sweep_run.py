@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import itertools
 import json
@@ -159,7 +160,21 @@ def _compute(points: Sequence[Point], folders: DataFolders, jobs: int | None, ba
 
     starts = {"initializer": _serve, "initargs": (os.getpid(),)}
     parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", **starts)
-    yield from parallel(delayed(compute)(point, folders) for point in points)
+    yield from parallel(delayed(_compute_there)(point, folders) for point in points)
+
+
+def _compute_there(point: Point, folders: DataFolders) -> Computed:
+    """A point, in a process that is there for nothing else."""
+    computed = compute(point, folders)
+    _settle()
+    return computed
+
+
+@cache
+def _settle() -> None:
+    """joblib looks for garbage every second, which takes a tenth of it where all that was ever imported is looked
+    through; after the first point everything is."""
+    gc.freeze()
 
 
 def _serve(parent: int) -> None:
