@@ -46,7 +46,7 @@ def load(name: str) -> ModuleType:
 
 
 def measure(name: str, quick: bool, figures: Path | None) -> dict[str, Any]:
-    """One group: its module's `rows(quick)`, and `figures(rows, folder)` where it has that."""
+    """One group: its module's `rows(quick)`, and `pictures(rows, folder)` where it has that."""
     module = load(name)
     title, _, about = (module.__doc__ or "").partition("\n")
     began, date = time.perf_counter(), datetime.date.today().isoformat()
@@ -71,7 +71,7 @@ def measure(name: str, quick: bool, figures: Path | None) -> dict[str, Any]:
         "seconds": time.perf_counter() - began,
         "quick": quick,
         "rows": [row.to_dict() for row in measured],
-        "figures": module.figures(measured, figures) if figures is not None and hasattr(module, "figures") else {},
+        "figures": module.pictures(measured, figures) if figures is not None and hasattr(module, "pictures") else {},
     }
 
 

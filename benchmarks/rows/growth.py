@@ -74,7 +74,7 @@ def fitted(sizes: np.ndarray, values: np.ndarray) -> float:
     return float(np.polyfit(np.log(sizes[-3:]), np.log(values[-3:]), 1)[0])
 
 
-def figures(rows: Sequence[Row], folder: Path) -> dict[str, str]:
+def pictures(rows: Sequence[Row], folder: Path) -> dict[str, str]:
     """Log-log plots of time and memory, a panel for each number."""
     folder.mkdir(parents=True, exist_ok=True)
     shown = {}
