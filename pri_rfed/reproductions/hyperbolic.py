@@ -84,6 +84,10 @@ class SamplingPoincare(ExcessRisk):
 
 # Structured prediction ------------------------------------------------------------------------------------------------
 
+def _rounded(epsilon: float) -> str:
+    return f"{epsilon:.2g}" if epsilon < 10 else f"{epsilon:.0f}"
+
+
 PUBLISHED = "-published"
 """What methods with the published noise have at the end of their names."""
 EMBEDDING = "embedding"
@@ -192,7 +196,7 @@ class _Prediction(Reproduction):
         looks: dict[str, Any] = dict(zip(self.METHODS, LOOKS, strict=False))
         for method, label in self.METHODS.items():
             if method.endswith(PUBLISHED):
-                label += f" (true ε {self._spent(rows, method):.2g})"
+                label += f" (true ε {_rounded(self._spent(rows, method))})"
             for axes, key in zip(by_round, ("distance", "cost"), strict=True):
                 rounds, low, median, high = np.transpose(self._curve(rows, method, key))
                 axes.plot(rounds, median, label=label, markevery=max(1, len(rounds) // 8), **looks[method])
@@ -245,7 +249,7 @@ class _Prediction(Reproduction):
         start = self._curve(rows, first, "distance")[0][2]
         said = [f"{label} {self._final(rows, method):.2f}" for method, label in self.METHODS.items()]
         published = [method for method in self.METHODS if method.endswith(PUBLISHED)]
-        true = ", ".join(f"{self._spent(rows, method):.3g}" for method in published)
+        true = ", ".join(f"{self.METHODS[method]} {_rounded(self._spent(rows, method))}" for method in published)
         best = min(
             (
                 method
@@ -258,7 +262,7 @@ class _Prediction(Reproduction):
         return (
             f"Median distance to the word's own point at the end, from {start:.2f} at the start: {', '.join(said)}. "
             f"With sound noise for ε = {self.epsilon:g} the best method goes {100 * way:.0f} % of the way that is gone "
-            f"without noise; with the published noise the true ε of the run is {true}.{self._more(rows)}"
+            f"without noise. True ε of the run: {true}.{self._more(rows)}"
         )
 
     def _more(self, rows: Sequence[Row]) -> str:
@@ -401,6 +405,7 @@ class OptimizationWordNet(_Prediction):
         "dp-rgd-clipped": "DP-RGD, smaller clip bound",
         "dp-rgd-weaker": "DP-RGD, smaller clip bound, larger ε",
         "dp-rgd-published": "DP-RGD, published noise",
+        "dp-rgd-code-published": "DP-RGD, noise of the published code",
     }
 
     word: str = "horse.n.01"
@@ -419,6 +424,8 @@ class OptimizationWordNet(_Prediction):
         sigma = 1.0
         if method.endswith(PUBLISHED):
             sigma = published_sigma(bound, self.rounds, records, self.epsilon, self.delta)
+        if method == "dp-rgd-code-published":
+            sigma /= records
         return DPRSGD(clip=bound, noise=sigma, step_size=self.step_size)
 
     def _budget(self, method: str) -> float:
@@ -432,5 +439,7 @@ class OptimizationWordNet(_Prediction):
             f"The text has a kernel of width 0.2. With our features that makes all words alike, and what is then found "
             f"without noise lies farther from the word than the start; so the width is {self.width:g} here, that of "
             f"the other publication. The largest weight times {self.distance:g} is the published clip bound.",
+            "The published code takes the sum of gradients where the text has their mean, and adds the noise that is "
+            "for a mean: it is smaller than that of the text by the number of records.",
             *super().remarks(folders),
         )
