@@ -50,6 +50,8 @@ class Participant:
             built = build_problem(table, records.shape[1:])
             problem = _made(built)
             self._problems[_key(built.table)] = problem, problem.prepare_records(records)
+            if problem.protects:
+                log.warning("%s: problem %s: %s", policy.agent, problem.name, problem.protects)
         self._content = content_hash(records)
         self._ledger = _open_ledger(policy)
 
@@ -64,7 +66,7 @@ class Participant:
         self._check(event)
         fixed = self.policy.test
         streams = AgentStreams(fixed.seed if fixed else None, plan.round, [fixed.stream if fixed else 0])
-        self._charge(event, plan)
+        self._charge(event, plan, problem)
         upload: Array = trainer.train(problem, plan.point, records, streams)[0]
         return upload
 
@@ -112,10 +114,12 @@ class Participant:
             )
 
 
-    def _charge(self, event: Event, plan: Plan) -> None:
+    def _charge(self, event: Event, plan: Plan, problem: Problem) -> None:
         """Have the ledger count the release. Raises Refused if it does not; the owner's log says more than the server
         learns."""
         label = f"{clean(plan.run)}: round {plan.round + 1}, attempt {plan.attempt + 1}"
+        if problem.protects:  # of such a release the budget is not about all of a record
+            label += f"; {problem.protects}"
         try:
             status = self._ledger.charge(self.policy.dataset, event, label, self._content)
         except BudgetExceeded as error:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import tomli_w
 
+from pri_rfed.manifolds.hyperboloid import Hyperboloid
 from pri_rfed.participant import Participant, Refused, answer, least_noise
 from pri_rfed.policy import load_policies, load_policy
 from pri_rfed.privacy.events import Composed, Gaussian, NoRelease, SampledWithoutReplacement, repeat
@@ -75,6 +76,20 @@ def test_only_its_owner_can_give_it_a_seed(tmp_path: Path) -> None:
     assert (agent.train(PLAN) == agent.train(PLAN)).all()
     other = participant(tmp_path / "other", test={"seed": 1, "stream": 4})
     assert (agent.train(PLAN) != other.train(PLAN)).any()
+
+
+def test_its_owner_is_told_where_labels_alone_are_protected(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    problem = {"name": "hyperbolic-structured-prediction", "weight_bound": 1.0, "radius": 1.0}
+    path = make(tmp_path, problems=[problem])
+    labels = Hyperboloid(DIM - 2).random_point(np.random.default_rng(1), (N,))
+    labels[:, 1:] *= 0.1 / np.linalg.norm(labels[:, 1:], axis=1, keepdims=True)
+    labels[:, 0] = np.sqrt(1 + np.square(labels[:, 1:]).sum(axis=1))
+    np.save(tmp_path / "records.npy", np.column_stack([np.ones(N), labels]))
+    agent = Participant(load_policy(path))
+    assert "label DP" in caplog.text
+    agent.train(replace(PLAN, problem=problem | {"outside": "refuse"}, point=np.eye(DIM - 1)[0]))
+    (entry,) = (e for e in Ledger.open(tmp_path / "ledger").status("ward/2026").history if "label" in e.body)
+    assert entry.body["label"].startswith("run: round 1, attempt 1; label DP: of a record its label alone is protected")
 
 
 REFUSED: dict[str, tuple[Plan, str]] = {
