@@ -76,11 +76,11 @@ def _list(folders: object) -> None:
     from pri_rfed.reproductions import EXPERIMENTS
     from pri_rfed.reproductions.runner import missing_data
 
-    table = Table("name", "what", "where", "data", box=None, pad_edge=False)
+    table = Table("name", "what", "to download first", box=None, pad_edge=False)
+    table.columns[0].no_wrap = True
     for name, experiment in EXPERIMENTS.items():
         missing = missing_data(experiment, folders)  # type: ignore[arg-type]
-        at_hand = f"missing: {', '.join(missing)}" if missing else ", ".join(experiment.data)
-        table.add_row(name, experiment.title, experiment.shows, at_hand)
+        table.add_row(name, f"{experiment.title} ({experiment.shows})", ", ".join(missing))
     Console().print(table)
 
 
