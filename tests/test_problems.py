@@ -94,6 +94,29 @@ def test_the_fast_clipped_mean_is_the_plain_one(
     np.testing.assert_allclose(fast, plain, rtol=1e-10, atol=1e-14)
 
 
+class _Half(PrincipalEigenvector):
+    gradient_bound = 0.5
+
+    def gradient(self, w: Array, z: Array) -> Array:
+        return 0.5 * super().gradient(w, z)
+
+
+class _HalfCompletion(MatrixCompletion):
+    def gradient(self, w: Array, z: Array) -> Array:
+        return 0.5 * super().gradient(w, z)
+
+
+@pytest.mark.parametrize("problem", [_Half(6), _HalfCompletion(6, 2)], ids=["components", "completion"])
+def test_a_derived_problem_has_its_own_gradient_in_the_mean(problem: Problem) -> None:
+    """Its bound would else be of one gradient, and what is released of another."""
+    rng = np.random.default_rng(21)
+    w, z = problem.manifold.random_point(rng, (2,)), unit_vectors(rng, (2, 5, *problem.record_shape))
+    if isinstance(problem, MatrixCompletion):
+        z[..., 1, :] = 1
+    mean = problem.clipped_mean(w, z, None, None, np.array([5.0, 5.0]))
+    np.testing.assert_allclose(mean, problem.gradient(w[:, None], z).mean(axis=1), rtol=1e-10, atol=1e-14)
+
+
 def test_a_batch_without_records_adds_up_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Poisson sampling draws such batches. What lies in unused memory may be an earlier batch's mean, without noise."""
     hyperboloid = Hyperboloid(3)

@@ -68,6 +68,8 @@ class _PrincipalComponents(Problem):
     ) -> Array:
         """By matrix products: clipping multiplies a record's gradient by a number c, and
         sum_j c_j grad_j = -2 (I - w w^T) Z^T diag(c) Z w, so that no single gradient is ever formed."""
+        if type(self).gradient is not _PrincipalComponents.gradient:  # a problem derived from this one, with another
+            return super().clipped_mean(w, z, clip, mask, size)
         columns = self._columns(w)
         rows = np.swapaxes(columns, -1, -2)
         total = np.zeros(rows.shape)  # what a batch without records adds up to
