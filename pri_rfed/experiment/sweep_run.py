@@ -245,8 +245,9 @@ def _epsilons(experiment: Experiment, result: Result, memory: Memory) -> Row:
     """The privacy figures, computed once for all runs that released the same."""
     most = {n: int(result.participations[result.counts == n].max()) for n in result.local_events}
     released = {n: event.to_dict() for n, event in result.local_events.items()}
-    of = [released, most, result.final.draws, result.delta]
-    return memory.recall("epsilons", of, lambda: epsilons(result.privacy, claims(result.privacy)))
+    of = [released, result.final.draws, result.delta]
+    said = memory.recall("claims", of, lambda: claims(result.privacy))  # of the plan: whoever took part how often
+    return memory.recall("epsilons", [of, most], lambda: epsilons(result.privacy, said))
 
 
 def _curves(result: Result) -> Curves:
