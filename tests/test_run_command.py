@@ -17,7 +17,7 @@ import pytest
 from conftest import DATA, ROOT, at_hand
 
 from pri_rfed.cli import main
-from pri_rfed.data.download import DataFolders
+from pri_rfed.data.download import PUBLIC_DATA, DataFolders
 from pri_rfed.experiment.config import Experiment, load, override, read_toml
 from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.run import Interrupted, Progress, start
@@ -179,7 +179,7 @@ def test_whole_agents_are_protected_too_by_a_server_that_adds_noise(pri_rfed: An
         (["run", QUICKSTART, "--set", "rounds=3"], ["--set rounds=3: must be of the form section.key=value"]),
         (["run", QUICKSTART, "--seed", "-3"], ["run.seed = -3: must be at least 0"]),
         (["resume", "."], [". is no run folder: it holds no config.toml"]),
-        (["data", "get", "minst"], ["unknown data set 'minst'; there are mnist, emg, satimage, ijcnn1, ihc"]),
+        (["data", "get", "minst"], [f"unknown data set 'minst'; there are {', '.join(PUBLIC_DATA)}"]),
     ],
 )
 def test_a_mistake_is_a_line_each_and_no_traceback(pri_rfed: Any, arguments: list[str], lines: list[str]) -> None:
