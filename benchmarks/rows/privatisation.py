@@ -1,7 +1,8 @@
 """What privacy adds to 3·10⁵ steps.
 
 Table 2 of the publication on fast sampling, measured as `pri-rfed reproduce sampling-overhead` does: DP-RSGD less the
-same steps without clipping and noise, and its draws alone at least. (Published, on another machine: 41 s on SPD matrices, 24 s on the sphere.)
+same steps without clipping and noise, and its draws alone at least. (Published, on another machine: 41 s on SPD
+matrices, 24 s on the sphere.)
 """
 
 from __future__ import annotations
