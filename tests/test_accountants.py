@@ -63,6 +63,7 @@ def test_on_a_coarse_grid_epsilon_is_still_an_upper_bound(event, delta, expected
     fine = PLD.epsilon(event, delta)
     with ld.computed_at(ld.COARSE):
         assert fine * (1 - 1e-9) <= PLD.epsilon(event, delta) <= fine * 1.001
+        assert PLD.epsilon(event, delta) != fine, "what was kept from the fine grid is not taken for the coarse one"
     assert PLD.epsilon(event, delta) == fine, "what was kept from the coarse grid is not taken for the fine one"
 
 

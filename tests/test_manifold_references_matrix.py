@@ -328,6 +328,10 @@ def test_what_is_remembered_is_of_the_same_content() -> None:
     rng = np.random.default_rng(11)
     w, other, h = m.random_point(rng), m.random_point(rng), rng.standard_normal(m.dim)
     first, second = m.from_coordinates(w, h), m.from_coordinates(other, h)
+    for point, v in ((w, first), (other, second)):
+        lower, half = np.linalg.cholesky(point), np.zeros((3, 3))
+        half[np.triu_indices(3)] = h / np.where(np.equal(*np.triu_indices(3)), 2.0, np.sqrt(2))
+        close(v, lower @ (half + half.T) @ lower.T, 1e-12)
     again = w.copy()
     np.testing.assert_array_equal(m.from_coordinates(again, h), first)
     again[...] = other  # the array that was met before, with other numbers in it

@@ -25,7 +25,7 @@ from pri_rfed.experiment.config import ConfigError, Memory, check, load
 from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.run import Progress, carry_out, evaluation_of, figures, start
 from pri_rfed.experiment.sweep import CURVES, FACTS, RESULTS, Sweep, SweepFolder, parse, read_sweep
-from pri_rfed.experiment.sweep_run import refusals, run_sweep
+from pri_rfed.experiment.sweep_run import compute, refusals, run_sweep
 from pri_rfed.privacy.accountants import ACCOUNTANTS
 from pri_rfed.privacy.events import Participation, repeat
 from pri_rfed.problems import PROBLEMS, PrincipalEigenvector
@@ -325,6 +325,18 @@ def test_noise_is_remembered_for_what_is_released_only(monkeypatch: pytest.Monke
         }
         noise.append(load(tables, FOLDERS, memory).resolved["trainer"]["noise"])
     assert noise[1] == pytest.approx(2 * noise[0], rel=2e-3)
+
+
+def test_figures_are_remembered_for_the_same_draws_and_delta_only() -> None:
+    grid = {"run.rounds": [1, 4], "run.sampled": [1, 3], "privacy.delta": [1e-5, 1e-3]}
+    tables = SYNTHETIC | {"trainer": SYNTHETIC["trainer"] | {"noise": 5.0, "noise_unit": "sensitivity"}}
+    sweep = parse(tables | {"privacy": {"delta": 1e-5}, "sweep": {"grid": grid}}, Path(), "test")
+    rows = [compute(point, FOLDERS)[1] for point in (*sweep.points, *sweep.points)]
+    assert len({row["epsilon_global"] for row in rows}) == len(sweep.points) == 8
+    for point, row in zip(sweep.points, rows, strict=False):
+        truth = carry_out(load(point.tables, FOLDERS), None).privacy
+        assert row["epsilon_global"] == pytest.approx(truth.epsilon_global, rel=1e-12)
+        assert row["epsilon_ledger_max"] == pytest.approx(truth.epsilon_ledger_max, rel=1e-12)
 
 
 def test_what_is_remembered_is_bounded() -> None:
