@@ -82,7 +82,7 @@ class ResultFolder:
     def prepare(self, settings: str) -> None:
         """Make the folder. Raises ConfigError if it holds measurements with other settings."""
         file = self.path / "settings.toml"
-        if file.is_file() and file.read_text(encoding="utf-8") != settings:
+        if file.is_file() and tomllib.loads(file.read_text(encoding="utf-8")) != tomllib.loads(settings):
             raise ConfigError(
                 [f"{self.path} holds measurements with other settings ({file}); choose another --out, or remove it"]
             )
