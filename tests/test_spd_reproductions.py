@@ -104,8 +104,7 @@ def test_pathmnist_is_taken_where_it_is_at_hand(tmp_path: Path, monkeypatch: pyt
     central = SamplingSPD(images=12, classes=(0, 1), stride=28, seeds=1)
     for name, what in (("with", "PathMNIST images"), ("without", "patches")):
         folders = DataFolders(tmp_path / name)
-        agents = federated._agents(10, 0, folders)
-        assert [part.shape for part in agents] == [(10, 9, 9)] * 2
+        assert federated._records(federated._federation(10), 0, folders).shape == (2 * 10, 9, 9)
         one, other = (central.load(part, folders)[1] for part in central.sets)
         assert one.shape == other.shape == (12, 11, 11) and not np.array_equal(one, other)
         said = [*federated.remarks(folders), *central.remarks(folders)]

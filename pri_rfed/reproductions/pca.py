@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -12,237 +11,73 @@ from typing import Any, ClassVar, Literal, final
 import numpy as np
 from matplotlib.figure import Figure
 
-from pri_rfed.aggregation import Aggregation, ProjectedMean, TangentMean
-from pri_rfed.data.agents import AgentArrays, Records
+from pri_rfed.data.agents import Records
 from pri_rfed.data.base import Source
 from pri_rfed.data.download import DataFolders
 from pri_rfed.data.sources import MNIST, Ijcnn1, Satimage, SyntheticPCA, unit_rows
-from pri_rfed.experiment.plots import GREY, LOOKS
+from pri_rfed.experiment.plots import LOOKS
 from pri_rfed.manifolds.base import Array
 from pri_rfed.privacy.accountants import best_epsilon
-from pri_rfed.privacy.calibration import calibrate_noise, published_sigma, with_options
+from pri_rfed.privacy.calibration import calibrate_noise, published_sigma
 from pri_rfed.problems import PrincipalEigenvector, Problem
 from pri_rfed.randomness import AgentStreams, Role, stream
 from pri_rfed.reproductions.base import Cell, Paper, Reproduction, Row
-from pri_rfed.reproductions.curves import medians
 from pri_rfed.reproductions.excess_risk import ExcessRisk
-from pri_rfed.simulation import Evaluation, simulate
-from pri_rfed.training import DPRSGD, DPRSVRG, DPFedAvg, DPProjectedSGD, InputPerturbation, Trainer
+from pri_rfed.reproductions.federated_comparison import METHODS, FederatedComparison, Federation
+from pri_rfed.training import DPRSGD, DPFedAvg, DPProjectedSGD, InputPerturbation, Trainer
 
 # PriRFed by DP-RSGD against DP-RSVRG ----------------------------------------------------------------------------------
 
-FEDERATED = {
-    "dp-rsgd": "DP-RSGD",
-    "dp-rsvrg": "DP-RSVRG, as published",
-    "dp-rsvrg-once": "DP-RSVRG, full gradient released once",
-    "dp-fedavg": "DP-FedAvg, projected",
-    "rsgd": "RSGD, not private",
-}
-
-
 @dataclass(frozen=True, kw_only=True)
-class _FederatedPCA(Reproduction):
-    """PriRFed for the leading eigenvector, from a random start.
+class _FederatedPCA(FederatedComparison):
+    """PriRFed for the leading eigenvector, from a random start; see `FederatedComparison`.
 
-    methods: of FEDERATED. epsilons, delta: budgets of the whole run, before it. published: (epsilon, delta) that the
-    published rule is asked to give each local training; with its noise, the published methods run once more. agents:
-    numbers N of agents, each of whom has per_agent records. sampled: share of the agents in a round. local_steps: K.
-    share: of an agent's records in a batch. clip_ambient: of the gradients of DP-FedAvg; the others need no clipping.
-    clip_difference: of the difference of two gradients of a record, in the variant of DP-RSVRG that clips it as one and
-    releases the full gradient once an epoch; alpha_once: the share of the variance that the latter gets there.
-    evaluations: points of a curve.
+    methods: of METHODS. agents: numbers N of agents, each of whom has per_agent records. sampled: share of the agents
+    in a round. clip_ambient: of the gradients of DP-FedAvg; the others need no clipping.
     """
 
-    paper = Paper.PRIRFED
+    varied = "agents"
+    in_words = "N = {}"
+    diagnostics = ("excess_risk", "gradient_norm")
 
-    methods: tuple[str, ...] = tuple(FEDERATED)
+    methods: tuple[str, ...] = tuple(METHODS)
     epsilons: tuple[float, ...] = (0.3, 1.0, 3.0)
-    delta: float = 1e-5
-    published: tuple[float, float] = (0.15, 1e-4)
     agents: tuple[int, ...] = (100,)
     per_agent: int = 500
     sampled: float = 1.0
     rounds: int = 50
-    local_steps: int = 5
-    share: float = 0.5
     step_size: float = 0.1
     clip_ambient: float = 1.0
-    clip_difference: float = 0.1
-    alpha_once: float = 0.9
-    evaluations: int = 20
-    seeds: int = 3
 
     def __post_init__(self) -> None:
-        if unknown := [method for method in self.methods if method not in FEDERATED]:
-            raise ValueError(f"methods = {self.methods}: {unknown[0]!r} is none of {', '.join(FEDERATED)}")
+        if unknown := [method for method in self.methods if method not in METHODS]:
+            raise ValueError(f"methods = {self.methods}: {unknown[0]!r} is none of {', '.join(METHODS)}")
 
-    @abstractmethod
-    def _federation(self, agents: int, seed: int, folders: DataFolders) -> AgentArrays:
-        """The records of so many agents."""
+    @property
+    def _values(self) -> tuple[int, ...]:
+        return self.agents
+
+    def _federation(self, value: int) -> Federation:
+        return Federation(value, self.per_agent, max(1, round(self.sampled * value)))
+
+    @property
+    def _methods(self) -> tuple[str, ...]:
+        return self.methods
 
     def cells(self) -> Sequence[Cell]:
-        levels: list[tuple[str, float | None]] = [("sound", epsilon) for epsilon in self.epsilons]
-        private = [method for method in self.methods if method != "rsgd"]
-        by_level = [(level, private) for level in levels]
-        by_level.append((("published", None), [method for method in private if method in ("dp-rsgd", "dp-rsvrg")]))
-        by_level.append((("none", None), [method for method in self.methods if method == "rsgd"]))
         return [
             {"agents": agents, "noise": noise, "budget": budget, "method": method, "seed": seed}
             for agents in self.agents
             for seed in range(self.seeds)  # outside of what shares its data
-            for (noise, budget), methods in by_level
-            for method in methods
+            for noise, budget, method in self._runs()
         ]
 
-    def measure(self, cell: Cell, folders: DataFolders) -> Sequence[Row]:
-        agents, evaluation = _federated(self, cell["agents"], cell["seed"], folders)
-        problem = PrincipalEigenvector(agents[0].shape[1])
-        trainer, aggregation = _plan(
-            self, cell["method"], cell["noise"], cell["budget"], cell["agents"], problem.record_shape[0]
-        )
-        start = problem.start(stream(cell["seed"], Role.START))
-        sampled = self._sampled(cell["agents"])
-        result = simulate(
-            problem,
-            agents,
-            trainer,
-            rounds=self.rounds,
-            sampled=sampled,
-            aggregation=aggregation,
-            delta=self.delta,
-            start=start,
-            seed=cell["seed"],
-            evaluate_every=max(1, self.rounds // self.evaluations),
-            evaluation=evaluation,
-        )
-        calls, epsilon = trainer.gradient_calls(self.per_agent) * sampled, result.privacy.epsilon_global
-        points = [(0, evaluation(start)), *((r["round"], r) for r in result.history if "excess_risk" in r)]
-        return [
-            {
-                "round": round,
-                "gradient_calls": round * calls,
-                "excess_risk": record["excess_risk"],
-                "gradient_norm": record["gradient_norm"],
-                "epsilon": epsilon if math.isfinite(epsilon) else None,
-            }
-            for round, record in points
-        ]
-
-    def _sampled(self, agents: int) -> int:
-        return max(1, round(self.sampled * agents))
-
-    def _without_noise(self, method: str) -> tuple[Trainer, Aggregation]:
-        """What an agent and the server do; the noise is still to be found."""
-        batch = max(1, round(self.share * self.per_agent))
-        local: dict[str, Any] = {"batch": batch, "step_size": self.step_size, "noise": 1.0}
+    def _trainer(self, method: str, local: dict[str, Any]) -> Trainer:
         if method == "rsgd":
-            return DPRSGD(steps=self.local_steps, **local | {"noise": 0.0}), TangentMean()
-        if method == "dp-rsgd":
-            return DPRSGD(steps=self.local_steps, **local), TangentMean()
+            return DPRSGD(steps=self.local_steps, **local | {"noise": 0.0})
         if method == "dp-fedavg":
-            return DPFedAvg(steps=self.local_steps, clip=self.clip_ambient, **local), ProjectedMean()
-        if method == "dp-rsvrg":
-            return DPRSVRG(inner_steps=self.local_steps, **local), TangentMean()
-        return (
-            DPRSVRG(
-                inner_steps=self.local_steps,
-                clip_step=self.clip_difference,
-                difference="together",
-                full_gradient_noise="once-an-epoch",
-                alpha=self.alpha_once,
-                **local,
-            ),
-            TangentMean(),
-        )
-
-    # Showing ----------------------------------------------------------------------------------------------------------
-
-    def _curve(self, rows: Sequence[Row], **choice: Any) -> dict[int, float]:
-        return medians(rows, "round", "excess_risk", **choice)
-
-    def _end(self, rows: Sequence[Row], **choice: Any) -> float:
-        """The mean of a curve over the last quarter of its points."""
-        curve = list(self._curve(rows, **choice).values())
-        return float(np.mean(curve[-max(1, len(curve) // 4) :]))
-
-    def _true_epsilon(self, rows: Sequence[Row], method: str) -> float:
-        return max(row["epsilon"] for row in rows if row["noise"] == "published" and row["method"] == method)
-
-    def draw(self, figure: Figure, rows: Sequence[Row]) -> None:
-        levels: list[tuple[str, dict[str, Any]]] = [
-            (f"ε = {epsilon:g}", {"noise": "sound", "budget": epsilon}) for epsilon in self.epsilons
-        ]
-        true = ", ".join(f"{self._true_epsilon(rows, method):.3g}" for method in ("dp-rsgd", "dp-rsvrg"))
-        levels.append((f"published noise,\ntrue ε {true}", {"noise": "published"}))
-        shape = (len(levels), len(self.agents)) if len(self.agents) > 1 else (1, len(levels))
-        panels = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False)
-        lines = {}
-        for i, (title, choice) in enumerate(levels):
-            for j, agents in enumerate(self.agents):
-                axes = panels[i, j] if len(self.agents) > 1 else panels[0, i]
-                for method in self.methods:
-                    which = {"noise": "none"} if method == "rsgd" else choice
-                    curve = self._curve(rows, agents=agents, method=method, **which)
-                    look = LOOKS[list(FEDERATED).index(method)] | ({"color": GREY} if method == "rsgd" else {})
-                    if curve:
-                        shown = np.maximum(list(curve.values()), 1e-16)
-                        every = max(1, len(curve) // 6)
-                        (lines[FEDERATED[method]],) = axes.plot(list(curve), shown, markevery=every, **look)
-                axes.set_yscale("log")
-                axes.set_title(title if len(self.agents) == 1 else f"N = {agents}; {title}", fontsize=9)
-        for axes in panels[-1]:
-            axes.set_xlabel("round $t$")
-        for axes in panels[:, 0]:
-            axes.set_ylabel("excess risk")
-        figure.legend(list(lines.values()), list(lines), loc="outside upper center", ncols=3, fontsize=8)
-
-    @property
-    def size(self) -> tuple[float, float]:
-        levels = len(self.epsilons) + 1
-        rows, columns = (levels, len(self.agents)) if len(self.agents) > 1 else (1, levels)
-        return (max(6.0, 2.7 * columns), 1.2 + 2.4 * rows)
-
-    def _ends(self, rows: Sequence[Row], agents: int, epsilon: float) -> dict[str, float]:
-        choice = {"agents": agents, "noise": "sound", "budget": epsilon}
-        return {method: self._end(rows, method=method, **choice) for method in self.methods if method != "rsgd"}
-
-    def _said_of_variance_reduction(self, rows: Sequence[Row]) -> str:
-        plans = [self._ends(rows, agents, epsilon) for agents in self.agents for epsilon in self.epsilons]
-        wins = [sum(ends[method] < ends["dp-rsgd"] for ends in plans) for method in ("dp-rsvrg", "dp-rsvrg-once")]
-        true = [self._true_epsilon(rows, method) for method in ("dp-rsgd", "dp-rsvrg")]
-        return (
-            f"With sound noise DP-RSVRG as published ends below DP-RSGD in {wins[0]} of {len(plans)} plans, and with "
-            f"its full gradient released once in {wins[1]}. The published noise, for local trainings said to be "
-            f"({self.published[0]:g}, {self.published[1]:g}), gives the run a true ε of {true[0]:.3g} with DP-RSGD and "
-            f"{true[1]:.3g} with DP-RSVRG (δ = {self.delta:g})."
-        )
-
-
-@cache
-def _plan(
-    experiment: _FederatedPCA, method: str, noise: str, budget: float | None, agents: int, n: int
-) -> tuple[Trainer, Aggregation]:
-    """What an agent and the server do, for vectors of n entries."""
-    trainer, aggregation = experiment._without_noise(method)
-    problem, records, sampled = PrincipalEigenvector(n), experiment.per_agent, experiment._sampled(agents)
-    if noise == "published":
-        # The rule covers the release of one gradient in each of the K steps; DP-RSVRG splits its variance.
-        sigma = published_sigma(1.0, experiment.local_steps, records, *experiment.published)
-        trainer = with_options(trainer, noise=sigma)
-    elif budget is not None:
-        trainer = calibrate_noise(
-            trainer, problem, [records], sampled, agents, experiment.rounds, budget, experiment.delta
-        )
-    return trainer, aggregation
-
-
-@cache
-def _federated(
-    experiment: _FederatedPCA, agents: int, seed: int, folders: DataFolders
-) -> tuple[AgentArrays, Evaluation]:
-    """What all methods share that run on the same data."""
-    federation = experiment._federation(agents, seed, folders)
-    return federation, Evaluation(PrincipalEigenvector(federation[0].shape[1]), federation)
+            return DPFedAvg(steps=self.local_steps, clip=self.clip_ambient, **local)
+        return super()._trainer(method, local)
 
 
 _ONCE = (
@@ -264,27 +99,30 @@ class PriRFedSyntheticPCA(_FederatedPCA):
     dimension: int = 50
     gap: float = 1e-3
 
-    def _federation(self, agents: int, seed: int, folders: DataFolders) -> AgentArrays:
-        records = agents * self.per_agent
+    @property
+    def _problem(self) -> PrincipalEigenvector:
+        return PrincipalEigenvector(self.dimension)
+
+    def _records(self, federation: Federation, seed: int, folders: DataFolders) -> Array:
+        records = federation.agents * federation.per_agent
         source = SyntheticPCA(records=records, dimension=self.dimension, gap=self.gap, scale="unit")
-        data = source.load(folders, stream(seed, Role.DATA)).records
-        return AgentArrays(list(data.reshape(agents, self.per_agent, self.dimension)))
+        return source.load(folders, stream(seed, Role.DATA)).records
 
     def compare(self, rows: Sequence[Row]) -> str:
         ends = {epsilon: self._ends(rows, self.agents[0], epsilon) for epsilon in self.epsilons}
         falling = [
-            FEDERATED[method]
+            METHODS[method]
             for method in ends[self.epsilons[0]]
             if all(ends[b][method] < ends[a][method] for a, b in zip(self.epsilons, self.epsilons[1:], strict=False))
         ]
         said = "; ".join(
-            f"at ε = {epsilon:g} " + ", ".join(f"{FEDERATED[method]} {risk:.2g}" for method, risk in risks.items())
+            f"at ε = {epsilon:g} " + ", ".join(f"{METHODS[method]} {risk:.2g}" for method, risk in risks.items())
             for epsilon, risks in ends.items()
         )
         which = " and ".join(falling) if falling else "no method"
         return (
             f"The risk falls with every step of ε for {which}. Excess risk at the end, {said}. "
-            f"{self._said_of_variance_reduction(rows)}"
+            f"With sound noise {self._said_of_variance_reduction(rows)}. {self._said_of_published_noise(rows)}"
         )
 
     def remarks(self, folders: DataFolders) -> Sequence[str]:
@@ -334,19 +172,22 @@ class PriRFedMNISTPCA(_FederatedPCA):
         super().__post_init__()
         _check_pooled(self.pooled)
 
-    def _federation(self, agents: int, seed: int, folders: DataFolders) -> AgentArrays:
-        images = _images(folders.given, self.pooled)
-        if (needed := agents * self.per_agent) > len(images):
-            raise ValueError(f"agents = {agents} with per_agent = {self.per_agent}: MNIST has {len(images)} images")
-        data = images[stream(seed, Role.DATA).permutation(len(images))[:needed]]
-        return AgentArrays(list(data.reshape(agents, self.per_agent, -1)))
+    @property
+    def _problem(self) -> PrincipalEigenvector:
+        return PrincipalEigenvector((28 // self.pooled) ** 2)
+
+    def _records(self, federation: Federation, seed: int, folders: DataFolders) -> Array:
+        images, (agents, per_agent, _) = _images(folders.given, self.pooled), federation
+        if (needed := agents * per_agent) > len(images):
+            raise ValueError(f"agents = {agents} with per_agent = {per_agent}: MNIST has {len(images)} images")
+        return images[stream(seed, Role.DATA).permutation(len(images))[:needed]]
 
     def compare(self, rows: Sequence[Row]) -> str:
         said = []
         for epsilon in self.epsilons:
             by_agents = [self._ends(rows, agents, epsilon) for agents in self.agents]
             risks = "; ".join(
-                f"{FEDERATED[method]} " + ", ".join(f"{ends[method]:.2g}" for ends in by_agents)
+                f"{METHODS[method]} " + ", ".join(f"{ends[method]:.2g}" for ends in by_agents)
                 for method in by_agents[0]
             )
             said.append(f"at ε = {epsilon:g} {risks}")
@@ -354,7 +195,7 @@ class PriRFedMNISTPCA(_FederatedPCA):
         return (
             f"Excess risk at the end with N = {numbers} agents, {' and '.join(said)}. "
             f"{self._rounds_to(rows, self.epsilons[-1])} "
-            f"{self._said_of_variance_reduction(rows)}"
+            f"With sound noise {self._said_of_variance_reduction(rows)}. {self._said_of_published_noise(rows)}"
         )
 
     def _rounds_to(self, rows: Sequence[Row], epsilon: float) -> str:
@@ -366,7 +207,7 @@ class PriRFedMNISTPCA(_FederatedPCA):
         for method in ("dp-rsgd", "dp-rsvrg", "dp-rsvrg-once"):
             curve = self._curve(rows, method=method, **choice)
             first = next((round for round, risk in curve.items() if risk <= target), None)
-            said.append(f"{FEDERATED[method]} {'never' if first is None else f'after {first} rounds'}")
+            said.append(f"{METHODS[method]} {'never' if first is None else f'after {first} rounds'}")
         return f"With {agents} agents the risk that DP-RSGD ends with (up to 10 %) is reached by {', '.join(said)}."
 
     def remarks(self, folders: DataFolders) -> Sequence[str]:

@@ -20,14 +20,14 @@ from pri_rfed.experiment.plots import GREY, LOOKS
 from pri_rfed.manifolds import SPDAffineInvariant, SPDBuresWasserstein
 from pri_rfed.manifolds.base import Array
 from pri_rfed.privacy.accountants import best_epsilon
-from pri_rfed.privacy.calibration import calibrate_noise, published_sigma, with_options
+from pri_rfed.privacy.calibration import calibrate_noise, published_sigma
 from pri_rfed.problems import FrechetMean
 from pri_rfed.randomness import AgentStreams, Role, stream
 from pri_rfed.reproductions.base import Cell, Paper, Reproduction, Row
 from pri_rfed.reproductions.excess_risk import ExcessRisk
+from pri_rfed.reproductions.federated_comparison import METHODS, PUBLISHED, FederatedComparison, Federation
 from pri_rfed.reproductions.over_manifolds import log_sizes
-from pri_rfed.simulation import Budget, Result, simulate
-from pri_rfed.training import DPRSGD, DPRSVRG, KNGMean, RiemannianLaplaceMean, Trainer
+from pri_rfed.training import DPRSGD, KNGMean, RiemannianLaplaceMean, Trainer
 
 # DP-RGD against output perturbation ---------------------------------------------------------------------------------
 
@@ -265,197 +265,49 @@ class OptimizationBuresWasserstein(_MeanBySampleSize):
 
 # PriRFed by DP-RSGD against DP-RSVRG --------------------------------------------------------------------------------
 
-Method = Literal["dp-rsgd", "dp-rsvrg", "dp-rsvrg-once"]
-
-
 @dataclass(frozen=True, kw_only=True)
-class _FederatedMean(Reproduction):
-    """PriRFed for the Fréchet mean of SPD matrices, by DP-RSGD and by DP-RSVRG, over privacy levels.
+class _FederatedMean(FederatedComparison):
+    """PriRFed for the Fréchet mean of SPD matrices; see `FederatedComparison`. Runs begin at a public point that is not
+    the middle of the ball, so that there is a way to go.
 
-    epsilons, delta: budgets of the whole run, before it. published: (epsilon, delta) that the published rule is asked
-    to give each local training; with its noise, both trainings run once more. sampled: agents in a round. local_steps:
-    K. share: of an agent's records in a batch. clip: of gradients; 0 for none, where the public ball bounds their
-    difference. clip_difference: of the difference of two gradients of a record, in the variant of DP-RSVRG that clips
-    it as one and releases the full gradient once an epoch; alpha_once: the share of the variance that the latter gets
-    there. evaluations: points of a curve.
+    agents: how many. sampled: agents in a round. clip: of gradients; 0 for none, where the public ball bounds their
+    difference.
     """
 
-    paper = Paper.PRIRFED
+    varied = "per_agent"
+    in_words = "{} records an agent"
 
-    epsilons: tuple[float, ...] = (0.5, 2.0)
-    delta: float = 1e-5
-    published: tuple[float, float] = (0.15, 1e-4)
-    rounds: int = 100
+    agents: int = 40
     sampled: int = 10
-    local_steps: int = 5
-    share: float = 0.5
-    step_size: float = 0.01
     clip: float = 0.0
-    clip_difference: float = 0.1
-    alpha_once: float = 0.9
-    evaluations: int = 20
-    seeds: int = 3
 
-    METHODS: ClassVar[dict[str, str]] = {
-        "dp-rsgd": "DP-RSGD",
-        "dp-rsvrg": "DP-RSVRG, as published",
-        "dp-rsvrg-once": "DP-RSVRG, full gradient released once",
-    }
+    def _federation(self, value: int) -> Federation:
+        return Federation(self.agents, value, self.sampled)
 
     @property
-    @abstractmethod
-    def _per_agent(self) -> tuple[int, ...]:
-        """Numbers of records of an agent, one for each setting that is compared."""
-
-    @abstractmethod
-    def _problem(self) -> FrechetMean: ...
-
-    @abstractmethod
-    def _start(self) -> Array:
-        """Where runs begin: a public point that is not the middle of the ball, so that there is a way to go."""
-
-    @abstractmethod
-    def _agents(self, per_agent: int, seed: int, folders: DataFolders) -> list[Array]:
-        """The records of every agent."""
+    def _clip(self) -> float | None:
+        return self.clip or None
 
     def cells(self) -> Sequence[Cell]:
-        budgets: list[dict[str, Any]] = [{"noise": "sound", "budget": epsilon} for epsilon in self.epsilons]
-        budgets += [{"noise": "published", "budget": None}]
         return [
-            {"per_agent": n, "method": method, **budget, "seed": seed}
-            for n in self._per_agent
-            for budget in budgets
-            for method in self.METHODS
-            if budget["noise"] == "sound" or method != "dp-rsvrg-once"
+            {"per_agent": n, "method": method, "noise": noise, "budget": budget, "seed": seed}
+            for n in self._values
+            for noise, budget, method in self._runs()
             for seed in range(self.seeds)
         ]
 
-    def measure(self, cell: Cell, folders: DataFolders) -> Sequence[Row]:
-        n, problem = cell["per_agent"], self._problem()
-        trainer = self._trainer(cell["method"], n)
-        if cell["noise"] == "published":
-            epsilon, delta = self.published
-            lipschitz = self.clip or (problem.gradient_difference_bound or 0.0) / 2
-            # The rule covers the release of one gradient in each of the K steps; DP-RSVRG splits its variance.
-            sigma = published_sigma(lipschitz, self.local_steps, n, epsilon, delta)
-            trainer = with_options(trainer, noise=sigma)
-        agents = self._agents(n, cell["seed"], folders)
-        result = simulate(
-            problem,
-            agents,
-            trainer,
-            rounds=self.rounds,
-            sampled=self.sampled,
-            budget=Budget(cell["budget"], self.delta) if cell["noise"] == "sound" else None,
-            delta=self.delta,
-            start=self._start(),
-            seed=cell["seed"],
-            evaluate_every=max(1, self.rounds // self.evaluations),
-        )
-        calls, epsilon = trainer.gradient_calls(n) * self.sampled, result.privacy.epsilon_global
-        return [
-            {"round": t, "gradient_calls": t * calls, "excess_risk": risk, "epsilon": epsilon}
-            for t, risk in [(0, self._risk_at_start(problem, agents)), *_risks(result)]
-        ]
-
-    def _risk_at_start(self, problem: FrechetMean, agents: list[Array]) -> float:
-        records = problem.prepare_records(np.concatenate(agents))
-        best = problem.optimum(records)
-        assert best is not None
-        return float(problem.loss(self._start(), records).mean() - problem.loss(best, records).mean())
-
-    def _trainer(self, method: str, n: int) -> DPRSGD | DPRSVRG:
-        batch = max(1, round(self.share * n))
-        clip = self.clip or None
-        if method == "dp-rsgd":
-            return DPRSGD(steps=self.local_steps, batch=batch, clip=clip, noise=1.0, step_size=self.step_size)
-        return DPRSVRG(
-            inner_steps=self.local_steps,
-            batch=batch,
-            clip_full=clip,
-            clip_step=self.clip_difference if method == "dp-rsvrg-once" else clip,
-            difference="together" if method == "dp-rsvrg-once" else "apart",
-            full_gradient_noise="once-an-epoch" if method == "dp-rsvrg-once" else "every-step",
-            noise=1.0,
-            alpha=self.alpha_once if method == "dp-rsvrg-once" else DPRSVRG.alpha,
-            step_size=self.step_size,
-        )
-
-    def _median(self, rows: Sequence[Row], key: str, **choice: Any) -> dict[int, float]:
-        """Medians over the seeds, by round."""
-        found: dict[int, list[float]] = {}
-        for row in rows:
-            if all(row[name] == value for name, value in choice.items()):
-                found.setdefault(row["round"], []).append(np.inf if row[key] is None else row[key])
-        return {round: float(np.median(values)) for round, values in sorted(found.items())}
-
-    def _panels(self, rows: Sequence[Row]) -> list[tuple[str, dict[str, Any]]]:
-        """What a panel shows, in words, and which rows those are, without the number of records."""
-        panels: list[tuple[str, dict[str, Any]]] = [
-            (f"ε = {epsilon:g}", {"noise": "sound", "budget": epsilon}) for epsilon in self.epsilons
-        ]
-        true = [self._true_epsilon(rows, method) for method in ("dp-rsgd", "dp-rsvrg")]
-        return [*panels, (f"published noise, true ε {true[0]:.3g}, {true[1]:.3g}", {"noise": "published"})]
-
-    def _true_epsilon(self, rows: Sequence[Row], method: str) -> float:
-        return max(float(row["epsilon"]) for row in rows if row["noise"] == "published" and row["method"] == method)
-
-    def draw(self, figure: Figure, rows: Sequence[Row]) -> None:
-        panels = self._panels(rows)
-        grid = figure.subplots(len(self._per_agent), len(panels), sharex=True, sharey=True, squeeze=False)
-        for i, n in enumerate(self._per_agent):
-            for j, (title, choice) in enumerate(panels):
-                axes = grid[i, j]
-                for look, (method, label) in zip(LOOKS, self.METHODS.items(), strict=False):
-                    curve = self._median(rows, "excess_risk", method=method, per_agent=n, **choice)
-                    if curve:
-                        axes.plot(list(curve), list(curve.values()), label=label, markevery=4, **look)
-                axes.set_yscale("log")
-                axes.set_title(title if i == 0 else "", fontsize=9)
-                if j == 0:
-                    axes.set_ylabel(f"excess risk, {n} records\nan agent", fontsize=9)
-                if i == len(self._per_agent) - 1:
-                    axes.set_xlabel("round $t$")
-        figure.legend(*grid[0, 0].get_legend_handles_labels(), loc="outside upper center", ncols=3, fontsize=9)
-
-    @property
-    def size(self) -> tuple[float, float]:
-        return (3.0 * (len(self.epsilons) + 1), 1.2 + 2.1 * len(self._per_agent))
-
     def compare(self, rows: Sequence[Row]) -> str:
-        last: dict[tuple[int, float, str], float] = {}
-        for n in self._per_agent:
-            for epsilon in self.epsilons:
-                choice = {"per_agent": n, "noise": "sound", "budget": epsilon}
-                for method in self.METHODS:
-                    curve = list(self._median(rows, "excess_risk", method=method, **choice).values())
-                    last[n, epsilon, method] = float(np.mean(curve[-max(1, len(curve) // 4) :]))
-        plans = [(n, epsilon) for n in self._per_agent for epsilon in self.epsilons]
-
-        def wins(method: str) -> int:
-            return sum(last[n, epsilon, method] < last[n, epsilon, "dp-rsgd"] for n, epsilon in plans)
-
-        n, epsilon = plans[0]
-        at = ", ".join(f"{label} {last[n, epsilon, method]:.2g}" for method, label in self.METHODS.items())
-        calls = {
-            m: max(row["gradient_calls"] for row in rows if row["method"] == m and row["per_agent"] == n)
-            for m in ("dp-rsgd", "dp-rsvrg")
-        }
-        true = [self._true_epsilon(rows, method) for method in ("dp-rsgd", "dp-rsvrg")]
+        n, epsilon = self._values[0], self.epsilons[0]
+        at = ", ".join(f"{METHODS[method]} {risk:.2g}" for method, risk in self._ends(rows, n, epsilon).items())
+        calls = [
+            max(row["gradient_calls"] for row in rows if row["method"] == method and row["per_agent"] == n)
+            for method in PUBLISHED
+        ]
         return (
-            f"With sound noise, DP-RSVRG as published ends below DP-RSGD in {wins('dp-rsvrg')} of {len(plans)} plans, "
-            f"and with its full gradient released once in {wins('dp-rsvrg-once')}; it takes "
-            f"{calls['dp-rsvrg'] / calls['dp-rsgd']:.1f} times the gradients for as many rounds. Excess risk over the "
-            f"last quarter of the rounds, for {n} records an agent and ε = {epsilon:g}: {at}. The published noise, for "
-            f"local trainings said to be ({self.published[0]:g}, {self.published[1]:g}), gives the run a true ε of "
-            f"{true[0]:.3g} with DP-RSGD and {true[1]:.3g} with DP-RSVRG (δ = {self.delta:g})."
+            f"With sound noise, {self._said_of_variance_reduction(rows)}; it takes {calls[1] / calls[0]:.1f} times the "
+            "gradients for as many rounds. Excess risk over the last quarter of the rounds, for "
+            f"{n} records an agent and ε = {epsilon:g}: {at}. {self._said_of_published_noise(rows)}"
         )
-
-
-def _risks(result: Result) -> list[tuple[int, float | None]]:
-    """Rounds that were evaluated, and the excess risks after them; None where that is no number."""
-    found = [(record["round"], record["excess_risk"]) for record in result.history if "excess_risk" in record]
-    return [(t, risk if np.isfinite(risk) else None) for t, risk in found]
 
 
 @final
@@ -474,24 +326,24 @@ class PriRFedSPDSynthetic(_FederatedMean):
 
     size_of_matrix: int = 2
     radius: float = 1.0
-    agents: int = 40
     per_agent: tuple[int, ...] = (50, 200)
 
     @property
-    def _per_agent(self) -> tuple[int, ...]:
+    def _values(self) -> tuple[int, ...]:
         return self.per_agent
 
+    @property
     def _problem(self) -> FrechetMean:
         return FrechetMean(SPDAffineInvariant(self.size_of_matrix), np.eye(self.size_of_matrix), self.radius)
 
-    def _start(self) -> Array:
+    def _start(self, seed: int) -> Array:
         """At the edge of the ball, in the direction of the multiples of the identity."""
         return np.exp(self.radius / np.sqrt(self.size_of_matrix)) * np.eye(self.size_of_matrix)
 
-    def _agents(self, per_agent: int, seed: int, folders: DataFolders) -> list[Array]:
-        source = SyntheticSPD(records=self.agents * per_agent, size=self.size_of_matrix, radius=self.radius)
-        records = source.load(folders, stream(seed, Role.DATA)).records
-        return list(records.reshape(self.agents, per_agent, *records.shape[1:]))
+    def _records(self, federation: Federation, seed: int, folders: DataFolders) -> Array:
+        records = federation.agents * federation.per_agent
+        source = SyntheticSPD(records=records, size=self.size_of_matrix, radius=self.radius)
+        return source.load(folders, stream(seed, Role.DATA)).records
 
     def remarks(self, folders: DataFolders) -> Sequence[str]:
         return (
@@ -539,19 +391,19 @@ class PriRFedSPDImages(_FederatedMean):
     stride: int = 8
 
     @property
-    def _per_agent(self) -> tuple[int, ...]:
+    def _values(self) -> tuple[int, ...]:
         return (self.records,)
 
+    @property
     def _problem(self) -> FrechetMean:
         return FrechetMean(SPDAffineInvariant(9))
 
-    def _start(self) -> Array:
+    def _start(self, seed: int) -> Array:
         return _middle(9)
 
-    def _agents(self, per_agent: int, seed: int, folders: DataFolders) -> list[Array]:
-        records, _ = _descriptors(folders.given, 9, self.agents * per_agent, self.stride)
-        shuffled = stream(seed, Role.DATA, 1).permutation(records)
-        return list(shuffled.reshape(self.agents, per_agent, *records.shape[1:]))
+    def _records(self, federation: Federation, seed: int, folders: DataFolders) -> Array:
+        records, _ = _descriptors(folders.given, 9, federation.agents * federation.per_agent, self.stride)
+        return stream(seed, Role.DATA, 1).permutation(records)
 
     def remarks(self, folders: DataFolders) -> Sequence[str]:
         _, description = _descriptors(folders.given, 9, self.agents * self.records, self.stride)
