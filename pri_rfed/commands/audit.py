@@ -97,13 +97,17 @@ def audit(
 
     if attack not in ATTACKS:
         raise ValueError(f"--attack {attack}: unknown; known are {', '.join(ATTACKS)}")
+    for option, value, least in (("--records", records, 1), ("--seed", seed, 0)):
+        if value is not None and value < least:
+            raise ValueError(f"{option} {value}: must be at least {least}")
     subject = (
         _from_flags(trainer, manifold, records, assignments, one_step=attack == "theorem-4.2")
         if config is None
         else _from_config(config, records, assignments, data_dir)
     )
     chosen = _attack(attack, subject, seed)
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task(chosen.target, total=None)
         result = run_audit(
             chosen,

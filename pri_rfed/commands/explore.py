@@ -24,7 +24,7 @@ def explore(
         ),
     ] = None,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for a free one.")] = 0,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 for a free one.")] = 0,
     data_dir: DataDir = None,
 ) -> None:
     """Serve a page on which settings are tried: privacy at once, utility by simulation. Ctrl-C ends it."""

@@ -71,16 +71,13 @@ def load_config(
 ) -> Experiment:
     """The experiment of a configuration, whose noise is found where it has a target. Raises ConfigError."""
     from pri_rfed.data.download import DataFolders
-    from pri_rfed.experiment.config import ConfigError, load, override, read_toml
+    from pri_rfed.experiment.config import ConfigError, load, read_run
 
     if flags.given():
         raise ConfigError(
             [f"{flag} describes a plan without CONFIG; with one, use --set section.key=value" for flag in flags.given()]
         )
-    tables = override(read_toml(config), assignments or [])
-    if isinstance(tables.setdefault("run", {}), dict):
-        tables["run"].setdefault("name", config.stem)
-    return load(tables, DataFolders(data_dir))
+    return load(read_run(config, assignments or []), DataFolders(data_dir))
 
 
 def plan_of(experiment: Experiment, delta: float | None) -> Plan:

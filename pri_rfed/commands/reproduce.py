@@ -34,22 +34,28 @@ def reproduce(
     """Run an experiment of a publication again: a table, a figure, and how they compare with what was published."""
     from pri_rfed.data.download import DataFolders
     from pri_rfed.experiment.config import override
+    from pri_rfed.experiment.folder import check_out
     from pri_rfed.reproductions import EXPERIMENTS
     from pri_rfed.reproductions.runner import PAGE, ResultFolder, missing_data, settings_of, write_page
     from pri_rfed.reproductions.runner import reproduce as measure
 
     folders = DataFolders(data_dir)
     if name is None and not everything:
+        if quick or assignments or out or jobs > 1:
+            raise ValueError("name an experiment, or --all of them; without either, options have no meaning")
         _list(folders)
         return
     if name is not None and everything:
         raise ValueError("name an experiment, or --all of them, not both")
     if everything and assignments:
         raise ValueError("--set has a meaning for one experiment; name it")
+    if wrong := [f"--set {each}: must be of the form key=value" for each in assignments or [] if "=" not in each]:
+        raise ValueError("\n".join(wrong))
     names = list(EXPERIMENTS) if everything else [str(name)]
     given = override({}, [f"settings.{assignment}" for assignment in assignments or []]).get("settings", {})
     chosen = {each: settings_of(each, quick, given) for each in names}  # nothing runs if one of them is wrong
     results = out or Path("results-quick" if quick else "results")
+    check_out(results)
     try:
         for each, experiment in chosen.items():
             if everything and (missing := missing_data(type(experiment), folders)):

@@ -55,18 +55,16 @@ def run(
 ) -> None:
     """Run a configuration: private federated learning, all of it on this machine."""
     from pri_rfed.data.download import DataFolders
-    from pri_rfed.experiment.config import load, override, read_toml
-    from pri_rfed.experiment.folder import RunFolder
+    from pri_rfed.experiment.config import load, read_run
+    from pri_rfed.experiment.folder import RunFolder, check_out
     from pri_rfed.experiment.run import start
 
-    _check_runtime(runtime)
+    _check_runtime(runtime, clients)
+    check_out(out)
     with interruptible():
-        tables = read_toml(config)
-        tables = override(tables, assignments or [])
-        if isinstance(tables.setdefault("run", {}), dict):
-            tables["run"].setdefault("name", config.stem)
-            if seed is not None:
-                tables["run"]["seed"] = seed
+        tables = read_run(config, assignments or [])
+        if seed is not None and isinstance(tables["run"], dict):
+            tables["run"]["seed"] = seed
         experiment = load(tables, DataFolders(data_dir))
         folder = RunFolder.create(experiment.run.name, out)
         with show_progress(runtime != RUNTIMES[0]) as report:
@@ -88,7 +86,7 @@ def resume(
     from pri_rfed.experiment.folder import RunFolder, versions
     from pri_rfed.experiment.run import resume as go_on
 
-    _check_runtime(runtime)
+    _check_runtime(runtime, clients)
     folder = RunFolder.open(run_dir)
     summary = folder.read("summary.json")
     if summary is not None:
@@ -106,9 +104,11 @@ def resume(
         tell(folder, summary, as_json)
 
 
-def _check_runtime(name: str) -> None:
+def _check_runtime(name: str, clients: int | None) -> None:
     if name not in RUNTIMES:
         raise ValueError(f"--runtime {name}: there is only {', '.join(RUNTIMES)}")
+    if clients is not None and name not in ("grid", "flower"):
+        raise ValueError(f"--clients {clients}: --runtime {name} does not take it; grid and flower do")
 
 
 def _runtime(name: str, experiment: Experiment, clients: int | None, folder: RunFolder) -> NamedRuntime:

@@ -49,13 +49,18 @@ def sweep(
     After Ctrl-C, or worse, the same command goes on with the points that are missing.
     """
     from pri_rfed.data.download import DataFolders
-    from pri_rfed.experiment.config import override, read_toml
+    from pri_rfed.experiment.config import ConfigError, override, read_toml
+    from pri_rfed.experiment.folder import check_out
     from pri_rfed.experiment.sweep import SweepFolder, parse
     from pri_rfed.experiment.sweep_run import Interrupted, check_backend, refusals, run_sweep
 
     check_backend(backend)
     try:
         described = parse(override(read_toml(config), assignments or []), config.parent, config.stem)
+        varied = [each for each in assignments or [] if each.partition("=")[0].strip() in described.varied]
+        if varied:
+            raise ConfigError([f"--set {each}: it varies in this sweep; change it in [sweep]" for each in varied])
+        check_out(out)
         refusals(described)  # nothing is written if no point can be run
         folder = SweepFolder.prepare(described, out or Path("sweeps") / described.name)
         folders = DataFolders(data_dir)

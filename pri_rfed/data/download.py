@@ -245,8 +245,9 @@ def _fetch_file(file: PublicFile, folder: Path) -> Path:
             raise ValueError(
                 f"{file.path} from {url} has a wrong checksum and was not kept ({file.known_hash} was expected)"
             ) from error
+    there = f" (what is there has another checksum than {file.known_hash})" if target.is_file() else ""
     raise OSError(
-        f"{file.path} could not be downloaded; fetch it by other means and put it at {target}. "
+        f"{file.path} could not be downloaded; fetch it by other means and put it at {target}{there}. "
         f"Tried: {'; '.join(failures)}"
     )
 

@@ -44,6 +44,8 @@ from pri_rfed.training import TRAINERS, Trainer
 T = TypeVar("T")
 
 SECTIONS = ("run", "problem", "data", "trainer", "aggregation", "privacy")
+OTHER_COMMANDS = {"sweep": "sweep", "account": "account", "settings": "reproduce", "federation": "server"}
+"""Sections that no run's configuration has, and the command that takes them."""
 
 
 class ConfigError(ValueError):
@@ -137,6 +139,21 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise ConfigError([f"{path}: {error.strerror}"]) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError([f"{path}: {error}"]) from error
+
+
+def read_run(path: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
+    """The tables of a run's configuration with assignments applied, named like the file unless they say a name.
+
+    Raises ConfigError, also for a configuration that is another command's.
+    """
+    tables = read_toml(path)
+    for section, command in OTHER_COMMANDS.items():
+        if section in tables:
+            raise ConfigError([f"{path}: has a section {section}, which is for `pri-rfed {command}`, not for a run"])
+    tables = override(tables, assignments)
+    if isinstance(tables.setdefault("run", {}), dict):
+        tables["run"].setdefault("name", re.sub(r"[^\w.-]+", "-", path.stem))
+    return tables
 
 
 def override(tables: dict[str, Any], assignments: Sequence[str]) -> dict[str, Any]:

@@ -55,6 +55,17 @@ def write_atomically(path: Path, content: bytes) -> None:
         os.close(folder)
 
 
+def check_out(path: Path | None) -> None:
+    """Raises RunFolderError unless files can be written into that folder, which need not exist yet."""
+    if path is None:
+        return
+    there = next(each for each in (path, *path.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise RunFolderError(f"--out {path}: {there} is a file; it must be a folder")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise RunFolderError(f"--out {path}: nothing may be written into {there}; choose another folder")
+
+
 def to_json(value: Any, indent: int | None = 2) -> str:
     """JSON, by default laid out for people; null for what is infinite or no number, which JSON has no word for."""
     return json.dumps(without_infinities(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n"

@@ -85,6 +85,8 @@ from pri_rfed.experiment.folder import to_json, versions, write_atomically
 from pri_rfed.experiment.options import build, shown, suggestion
 
 RANGES = ("linear", "log", "choice")
+MOST_POINTS = 100_000
+"""A sweep of more points is taken for a mistake: they are all held in memory."""
 DIGITS = 4
 """Drawn numbers are rounded to so many significant digits, so that they can be read and typed again."""
 
@@ -192,7 +194,11 @@ def parse(tables: Mapping[str, Any], folder: Path, name: str) -> Sweep:
     errors += built.errors
     options = built.value or SweepOptions()
 
-    name = options.name or name
+    name = options.name or re.sub(r"[^\w.-]+", "-", name)
+    zips = [options.zip] if isinstance(options.zip, dict) else list(options.zip)
+    if (number := _number(options, zips)) > MOST_POINTS:
+        raise ConfigError([*errors, f"sweep: {number} points are too many; at most {MOST_POINTS} can be computed"])
+
     run = sections.setdefault("run", {})
     seed = 0
     if isinstance(run, dict):
@@ -200,7 +206,6 @@ def parse(tables: Mapping[str, Any], folder: Path, name: str) -> Sweep:
         seed = run["seed"] if isinstance(run.get("seed"), int) else 0
     seeds = [seed + i for i in range(options.seeds)] if isinstance(options.seeds, int) else list(options.seeds)
 
-    zips = [options.zip] if isinstance(options.zip, dict) else list(options.zip)
     axes = [_grid(_leaves(options.grid), errors)]
     axes += [_zip(_leaves(part), errors) for part in zips]
     axes.append(_draws(options.random, errors))
@@ -235,6 +240,17 @@ def parse(tables: Mapping[str, Any], folder: Path, name: str) -> Sweep:
     if errors:
         raise ConfigError(errors)
     return Sweep(name, complete, tuple(varied), tuple(points.values()))
+
+
+def _number(options: SweepOptions, zips: Sequence[Mapping[str, Any]]) -> int:
+    """How many points there are, counted without making them; what is no list or number yet counts once."""
+    grid, *rows = [
+        [len(values) for values in _leaves(part).values() if isinstance(values, (list, tuple))]
+        for part in (options.grid, *zips)
+    ]
+    draws = options.random.get("number")
+    seeds = options.seeds if isinstance(options.seeds, int) else len(options.seeds)
+    return math.prod([*grid, *(max(row, default=1) for row in rows), draws if type(draws) is int else 1, seeds])
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

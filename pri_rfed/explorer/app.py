@@ -279,7 +279,10 @@ def serve(explored: Explored, host: str, port: int, tell: Callable[[str], None])
     listening = socket.socket(family, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     with listening:
-        listening.bind((host, port))
+        try:
+            listening.bind((host, port))
+        except OSError as error:
+            raise OSError(f"--host {host} --port {port}: cannot listen there: {error.strerror}") from error
         listening.listen(128)
         shown = f"[{host}]" if ":" in host else host
         app = build_app(explored, host)

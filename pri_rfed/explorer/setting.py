@@ -14,7 +14,7 @@ import tomli_w
 from pri_rfed.data.download import DataFolders
 from pri_rfed.data.partitions import PARTITIONS
 from pri_rfed.data.sources import SOURCES
-from pri_rfed.experiment.config import ConfigError, read_toml
+from pri_rfed.experiment.config import ConfigError, read_run, read_toml
 from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.options import build, parameters
 from pri_rfed.manifolds import Euclidean
@@ -261,8 +261,7 @@ def _records(tables: Mapping[str, Any], folders: DataFolders) -> int | None:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The tables of a configuration, as `pri-rfed run` names them. Raises ConfigError."""
-    tables = read_toml(path)
-    if not isinstance(tables.setdefault("run", {}), dict):
+    tables = read_run(path)
+    if not isinstance(tables["run"], dict):
         raise ConfigError(["run: must be a table"])
-    tables["run"].setdefault("name", path.stem)
     return tables
