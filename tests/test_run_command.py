@@ -27,6 +27,7 @@ from pri_rfed.privacy.events import event_from_dict
 from pri_rfed.simulation import State
 
 QUICKSTART = str(ROOT / "configs" / "quickstart.toml")
+SWEEP = str(ROOT / "configs" / "tradeoffs" / "agents.toml")
 PLOTS = {f"{name}.{suffix}" for name in ("risk", "gradient_norm", "epsilon", "ledgers") for suffix in ("png", "svg")}
 
 
@@ -192,6 +193,52 @@ def test_a_mistake_is_a_line_each_and_no_traceback(pri_rfed: Any, arguments: lis
 def test_an_unknown_runtime_is_refused(pri_rfed: Any) -> None:
     ended = pri_rfed("run", QUICKSTART, "--runtime", "spark")
     assert ended.code == 2 and "--runtime spark: there is only simulation" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ["run", QUICKSTART, "--clients", "3"],
+            "--clients 3: --runtime simulation does not take it; grid and flower do",
+        ),
+        (["run", QUICKSTART, "--out", "file"], "--out file: file is a file; it must be a folder"),
+        (["run", SWEEP], f"{SWEEP}: has a section sweep, which is for `pri-rfed sweep`, not for a run"),
+        (["account", SWEEP], f"{SWEEP}: has a section sweep, which is for `pri-rfed sweep`, not for a run"),
+        (["explore", SWEEP], f"{SWEEP}: has a section sweep, which is for `pri-rfed sweep`, not for a run"),
+        (["sweep", SWEEP, "--out", "file"], "--out file: file is a file; it must be a folder"),
+        (
+            ["sweep", SWEEP, "--set", "privacy.epsilon=3"],
+            "--set privacy.epsilon=3: it varies in this sweep; change it in [sweep]",
+        ),
+        (
+            ["sweep", SWEEP, "--set", "sweep.seeds=1000000000000"],
+            "sweep: 45000000000000 points are too many; at most 100000 can be computed",
+        ),
+        (["audit", "--seed", "-1"], "--seed -1: must be at least 0"),
+        (["audit", "--records", "0"], "--records 0: must be at least 1"),
+        (["reproduce", "--quick"], "name an experiment, or --all of them; without either, options have no meaning"),
+        (["reproduce", "prirfed-table", "--set", "x"], "--set x: must be of the form key=value"),
+        (["reproduce", "prirfed-table", "--out", "file"], "--out file: file is a file; it must be a folder"),
+    ],
+)
+def test_what_cannot_be_done_is_refused_before_any_work(
+    pri_rfed: Any, tmp_path: Path, arguments: list[str], said: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    code, out, err = pri_rfed(*arguments)
+    assert (code, out, err.splitlines()) == (2, "", [said])
+    assert list(tmp_path.iterdir()) == [tmp_path / "file"]
+
+
+def test_help_says_what_an_argument_is(pri_rfed: Any) -> None:
+    assert "Folder of a finished run, or of a sweep." in " ".join(pri_rfed("report", "--help").out.split())
+
+
+def test_a_file_name_with_a_space_makes_a_name(pri_rfed: Any, tmp_path: Path) -> None:
+    (tmp_path / "my run.toml").write_text(Path(QUICKSTART).read_text())
+    code, out, _ = pri_rfed("run", "my run.toml", "--set", "run.rounds=1")
+    assert code == 0 and out.startswith("my-run: ") and "Everything is in runs/my-run-" in out
 
 
 def test_a_run_never_overwrites_another(pri_rfed: Any, tmp_path: Path) -> None:
