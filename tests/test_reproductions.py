@@ -136,3 +136,7 @@ def test_mistakes_are_said(tmp_path: Path) -> None:
         settings_of("prirfed-table", quick=False, assignments={"seed": 3})
     with pytest.raises(ConfigError, match=r"delta = 2"):
         settings_of("prirfed-table", quick=False, assignments={"delta": 2.0})
+    with pytest.raises(ConfigError, match=r"settings\.seeds = 0: must be at least 1"):
+        settings_of("sampling-alpha", quick=False, assignments={"seeds": 0})
+    with pytest.raises(ConfigError, match=r"settings\.plans = \[\]: must not be empty"):
+        settings_of("prirfed-table", quick=False, assignments={"plans": []})

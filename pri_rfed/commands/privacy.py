@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from pri_rfed.privacy.planning import Plan
 
 SOLVABLE = ("noise", "rounds", "sampled", "steps")
+LEAST_WIDTH = 80
+"""A narrower table of claims would have its figures cut off; it is better broken by the terminal."""
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object; an infinite epsilon is null.")]
 
@@ -333,6 +335,7 @@ def _tell_claims(out: dict[str, Any], as_json: bool) -> None:
     from pri_rfed.privacy.accountants import ACCOUNTANTS
 
     console = Console(highlight=False, soft_wrap=True)
+    console.width = max(console.width, LEAST_WIDTH)
     console.print(
         f"One local training is one Gaussian release, exactly (ε, δ) = ({out['epsilon']:g}, {out['delta']:g}); "
         f"δ̂ = {out['delta_hat']:g}."

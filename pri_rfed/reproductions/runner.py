@@ -45,6 +45,11 @@ def settings_of(name: str, quick: bool, assignments: Mapping[str, Any] | None = 
     built = build("settings", EXPERIMENTS[name], settings)
     if built.value is None or built.errors:
         raise ConfigError(built.errors)
+    errors = [f"settings.{key} = []: must not be empty" for key, value in built.table.items() if value in ([], ())]
+    if built.value.seeds < 1:
+        errors.append(f"settings.seeds = {built.value.seeds}: must be at least 1")
+    if errors:
+        raise ConfigError(errors)
     return built.value
 
 
