@@ -216,6 +216,23 @@ def test_no_replacement_moves_the_moments_by_more_than_stated() -> None:
     assert moved == pytest.approx(trainer.sensitivity(n), rel=1e-12)
 
 
+class _Longer(PrincipalEigenvector):
+    """Records of norm up to 2."""
+
+    gradient_bound = 4.0
+
+    def check_records(self, z: Array) -> None:
+        super().check_records(z / 2)
+
+
+@pytest.mark.parametrize("trainer", [InputPerturbation(noise=1.0), DPProjectedSGD(noise=1.0), DPFedAvg(noise=1.0)])
+def test_a_derived_problem_is_refused(trainer: Trainer) -> None:
+    """Sensitivities that are proved for records of norm 1 must not be stated for longer ones."""
+    assert trainer.check(_Longer(4), 5)[0].startswith("name = ")
+    with pytest.raises(ValueError, match="is not defined around"):
+        Ambient(_Longer(4))
+
+
 def test_input_perturbation_is_for_principal_components() -> None:
     assert "second moments" in InputPerturbation(noise=1.0).check(FrechetMean(Sphere(3)), 5)[0]
     assert InputPerturbation(noise=1.0).check(PrincipalSubspace(4, 2), 5) == []

@@ -191,6 +191,20 @@ def test_refused_before_it_runs(
     assert text in line
 
 
+class _Anywhere(FrechetMean):
+    """Records need not lie in the ball."""
+
+    def check_records(self, z: Array) -> None:
+        pass
+
+
+@pytest.mark.parametrize("trainer", [RiemannianLaplaceMean(epsilon=2.0), KNGMean(epsilon=2.0)])
+def test_a_derived_problem_is_refused(trainer: RiemannianLaplaceMean | KNGMean) -> None:
+    """The sensitivity is that of records in the ball."""
+    assert trainer.check(PLANE, 50) == []
+    assert trainer.check(_Anywhere(PLANE.manifold, PLANE.center, PLANE.radius), 50)[0].startswith("name = ")
+
+
 def test_a_chain_runs_where_there_is_no_exact_sampler() -> None:
     manifold = Product([Hyperboloid(2), Sphere(3)])
     problem = FrechetMean(manifold, origin(manifold), 0.3)

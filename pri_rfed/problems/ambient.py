@@ -16,7 +16,8 @@ from pri_rfed.problems.pca import PrincipalEigenvector, PrincipalSubspace
 from pri_rfed.problems.rank_one import clipped_sum
 
 AMBIENT_PROBLEMS = (PrincipalEigenvector, PrincipalSubspace, MatrixCompletion)
-"""The problems whose losses are defined around the manifold, too."""
+"""The problems whose losses are defined around the manifold, too. Not those derived from them: another gradient, or
+longer records, would make the bounds below false."""
 
 
 class Ambient(Problem):
@@ -34,7 +35,7 @@ class Ambient(Problem):
     name = "ambient"
 
     def __init__(self, problem: Problem, on_manifold: bool = False):
-        if not isinstance(problem, AMBIENT_PROBLEMS):
+        if type(problem) not in AMBIENT_PROBLEMS:
             raise ValueError(
                 f"the loss of problem {problem.name} is not defined around its manifold, as those of "
                 f"{', '.join(known.name for known in AMBIENT_PROBLEMS)} are"

@@ -47,7 +47,8 @@ class _PerturbedMean(Trainer):
         """Raise ValueError where there is no such mechanism for so many records."""
 
     def check(self, problem: Problem, records: int) -> list[str]:
-        if not isinstance(problem, FrechetMean):
+        # Of a problem derived from it, records need not lie in the ball that the sensitivity is for.
+        if type(problem) is not FrechetMean:
             return [f"name = {self.name!r} perturbs a Fréchet mean; the problem {problem.name} is another one"]
         if problem.center is None or problem.radius is None:
             return [f"name = {self.name!r} needs a public ball that holds all records: the problem's center and radius"]

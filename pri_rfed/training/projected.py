@@ -30,7 +30,7 @@ class _AmbientSGD(DPRSGD):
         return Ambient(problem)
 
     def check(self, problem: Problem, records: int) -> list[str]:
-        if not isinstance(problem, AMBIENT_PROBLEMS):
+        if type(problem) not in AMBIENT_PROBLEMS:
             known = ", ".join(kind.name for kind in AMBIENT_PROBLEMS)
             return [f"name = {self.name!r} needs a loss around the manifold ({known}); {problem.name} has none"]
         return super().check(self._around(problem), records)
