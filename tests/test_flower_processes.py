@@ -92,9 +92,10 @@ def finish(process: subprocess.Popen[bytes], seen: set[int]) -> int:
     return process.returncode
 
 
-def rounds_done(out: Path) -> int:
-    path = out / "rounds.jsonl"
-    return path.read_text().count("\n") if path.is_file() else 0
+def rounds_kept(out: Path) -> int:
+    """How many rounds a run that is killed now would keep."""
+    path = out / "checkpoint.npz"
+    return State.load(path).round if path.is_file() else 0
 
 
 def test_four_client_processes_give_the_simulation(started: Any, tmp_path: Path) -> None:
@@ -117,17 +118,17 @@ def test_four_client_processes_give_the_simulation(started: Any, tmp_path: Path)
 
 def test_it_is_interrupted_and_resumed(started: Any, tmp_path: Path) -> None:
     start, seen = started
-    process, out = start(tables(rounds=30), "--clients", "2")
-    wait_for(lambda: seen.update(session_of(process.pid)) or rounds_done(out) >= 2, "two rounds")
+    process, out = start(tables(rounds=100), "--clients", "2")
+    wait_for(lambda: seen.update(session_of(process.pid)) or rounds_kept(out) >= 2, "two rounds")
     process.send_signal(signal.SIGINT)
     assert finish(process, seen) == 130, tail(tmp_path / "log")
     assert "pri-rfed resume" in tail(tmp_path / "log")
     wait_for(lambda: not alive(sorted(seen)), "the end of all processes")
     before = State.load(out / "checkpoint.npz")
-    assert 2 <= before.round < 30
+    assert 2 <= before.round < 100
     # What is aggregated stays; the run goes on, with other agents in a round that was under way.
     subprocess.run([*PRIRFED, "resume", str(out)], check=True, timeout=PATIENCE, capture_output=True)
-    goes_on_as_it_would_have(out, before, experiment(tables(rounds=30)))
+    goes_on_as_it_would_have(out, before, experiment(tables(rounds=100)))
 
 
 def goes_on_as_it_would_have(out: Path, before: State, of: Experiment) -> None:
@@ -173,7 +174,7 @@ def test_a_server_that_is_killed_at_any_point_of_a_round_goes_on(sampled: int, t
 def test_a_run_that_is_ended_leaves_nothing_behind(number: int, started: Any) -> None:
     start, seen = started
     process, out = start(tables(rounds=1000), "--clients", "2")
-    wait_for(lambda: seen.update(session_of(process.pid)) or rounds_done(out) >= 1, "a round")
+    wait_for(lambda: seen.update(session_of(process.pid)) or rounds_kept(out) >= 1, "a round")
     process.send_signal(number)
     assert finish(process, seen) == (130 if number == signal.SIGTERM else -number)
     wait_for(lambda: not alive(sorted(seen)), "the end of all processes")
