@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from pri_rfed.privacy.accountants import ACCOUNTANTS, UnsupportedEvent, best_epsilon
 from pri_rfed.privacy.dominance import hardest
@@ -88,14 +88,19 @@ def calibrate(event_of: Callable[[float], Event], epsilon: float, delta: float) 
 
 
 def gaussian_mu(epsilon: float, delta: float) -> float:
-    """sensitivity/sigma of the Gaussian release that is exactly (epsilon, delta)-private (Balle, Wang 2018, Thm. 8)."""
+    """sensitivity/sigma of the Gaussian release that is exactly (epsilon, delta)-private."""
+    from scipy.optimize import brentq  # here, because importing it takes longer than most of the searches
 
     def excess(log_mu: float) -> float:
-        mu = math.exp(log_mu)
-        a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-        return float(special.ndtr(a) - np.exp(min(epsilon + special.log_ndtr(b), 0.0))) - delta
+        return _gaussian_delta(math.exp(log_mu), epsilon) - delta
 
-    return math.exp(optimize.brentq(excess, math.log(1e-9), math.log(1e9)))
+    return math.exp(brentq(excess, math.log(1e-9), math.log(1e9)))
+
+
+def _gaussian_delta(mu: float, epsilon: float) -> float:
+    """The least delta of a Gaussian release of sensitivity/sigma = mu at epsilon (Balle, Wang 2018, Thm. 8)."""
+    a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
+    return float(special.ndtr(a) - np.exp(min(epsilon + special.log_ndtr(b), 0.0)))
 
 
 def _least_noise(events_of: Callable[[float], Sequence[Event]], epsilon: float, delta: float) -> float:
@@ -235,6 +240,8 @@ def optimise_share(event_of: Callable[[float], Event], delta: float, accountant:
 
 
 def _best_share(events_of: Callable[[float], Sequence[Event]], delta: float, accountant: str) -> float:
+    from scipy.optimize import minimize_scalar  # here, because it is slow to import
+
     if accountant not in ACCOUNTANTS:
         raise ValueError(f"accountant = {accountant!r} must be one of {', '.join(ACCOUNTANTS)}")
     epsilon = ACCOUNTANTS[accountant].epsilon
@@ -246,10 +253,10 @@ def _best_share(events_of: Callable[[float], Sequence[Event]], delta: float, acc
         return math.log(worst) if 0 < worst < math.inf else math.copysign(1e3, worst - 1)
 
     # First by a bound in closed form, then by the accountant around it.
-    first = optimize.minimize_scalar(
+    first = minimize_scalar(
         lambda logit: max(map(_total_mu, events_of(float(special.expit(logit))))), bounds=(-12, 12), method="bounded"
     ).x
-    found = optimize.minimize_scalar(cost, bounds=(first - 3, first + 3), method="bounded", options={"xatol": 0.01})
+    found = minimize_scalar(cost, bounds=(first - 3, first + 3), method="bounded", options={"xatol": 0.01})
     return float(special.expit(found.x))
 
 
@@ -355,8 +362,8 @@ def _guess(
     total_mu: Callable[[float], float], epsilon: float, delta: float, low: float = -50.0, high: float = 50.0
 ) -> float:
     """Roughly the x at which the rising `total_mu(x)` becomes that of a Gaussian release of (epsilon, delta)."""
-    target = gaussian_mu(epsilon, delta)
     for _ in range(30):
         middle = (low + high) / 2
-        low, high = (low, middle) if total_mu(middle) > target else (middle, high)
+        mu = total_mu(middle)
+        low, high = (low, middle) if mu > 0 and _gaussian_delta(mu, epsilon) > delta else (middle, high)
     return (low + high) / 2
