@@ -57,8 +57,8 @@ class State:
 
     round: int
     point: Array
-    participations: NDArray[np.int64]
-    """How often each agent has released something, [N]."""
+    participations: NDArray[np.int32]
+    """How often each agent has released something, [N]. (Of millions of agents this is what takes memory.)"""
     history: tuple[RoundRecord, ...] = ()
     drawn: Array | None = None
     """The outer iterate that a uniform output has chosen, once it was met."""
@@ -107,7 +107,7 @@ class State:
                 return cls(
                     int(file["round"]),
                     file["point"],
-                    file["participations"],
+                    file["participations"].astype(np.int32),
                     tuple(json.loads(str(file["history"]))),
                     file.get("drawn"),
                     tuple(json.loads(str(file["failed"]))),
@@ -172,7 +172,7 @@ class Coordinator:
         self._output_round = int(stream(seed, Role.SERVER, rounds).integers(rounds)) if output == "uniform" else None
         if state is None:
             point = start_point(problem, seed) if start is None else np.asarray(start, dtype=float)
-            state = State(0, point, np.zeros(len(self.counts), dtype=np.int64), plan=plan)
+            state = State(0, point, np.zeros(len(self.counts), dtype=np.int32), plan=plan)
         self.state = state
 
     @property
@@ -203,7 +203,7 @@ class Coordinator:
             draw["pool"] = pool
         return draw
 
-    def _after(self, trained: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int64]:
+    def _after(self, trained: Sequence[int] | NDArray[np.int64]) -> NDArray[np.int32]:
         """How often each agent has released something, once these have trained."""
         participations = self.state.participations.copy()
         participations[np.asarray(trained, dtype=np.int64)] += 1

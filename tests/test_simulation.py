@@ -577,5 +577,5 @@ def test_memory_in_proportion_to_the_agents_is_their_participations_and_no_more(
         tracemalloc.stop()
         return highest
 
-    # 8 bytes for the state before a round and 8 for the one after it.
-    assert peak(1_200_000) - peak(200_000) <= 16.2 * 1_000_000
+    # 4 bytes for the state before a round and 4 for the one after it.
+    assert peak(1_200_000) - peak(200_000) <= 8.2 * 1_000_000
