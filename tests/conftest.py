@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 from pathlib import Path
@@ -40,9 +41,12 @@ def at_hand(*paths: str) -> list[Path]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say whether `docker compose up` could be tried."""
+    """Say whether `docker compose up` and sweeps on Ray could be tried."""
     ended = [report.nodeid for kind in ("passed", "failed") for report in terminalreporter.getreports(kind)]
     if any("test_compose.py" in test for test in ended):
         runs = sum("test_it_runs" in test or "test_it_ends" in test for test in ended)
         tried = f"run {runs} times, by {' '.join(ENGINE)}" if ENGINE else "NOT RUN: no container engine answers here"
         terminalreporter.write_line(f"docker compose up: {tried}")
+    if any("test_a_sweep_that_is_stopped" in test for test in ended):
+        tried = "stopped and continued" if importlib.util.find_spec("ray") else "NOT RUN: Ray is not installed"
+        terminalreporter.write_line(f"sweeps on Ray: {tried}")

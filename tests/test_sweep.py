@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -418,37 +419,42 @@ seeds = 20
 """
 
 
+RAY = ["ray"] if importlib.util.find_spec("ray") else []
+"""Of the backends that ask for an extra, those that are installed; pytest's summary says whether that is so."""
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGKILL], ids=lambda kill: kill.name)
-def test_a_sweep_that_is_stopped_goes_on(tmp_path: Path, kill: signal.Signals) -> None:
+@pytest.mark.parametrize("backend", ["processes", *RAY])
+def test_a_sweep_that_is_stopped_goes_on(tmp_path: Path, backend: str, kill: signal.Signals) -> None:
     (tmp_path / "many.toml").write_text(CONFIG)
-    command = [str(Path(sys.executable).with_name("pri-rfed")), "sweep", "many.toml", "--jobs", "2"]
+    command = ["sweep", "many.toml", "--jobs", "2", "--backend", backend]
+    stopped = [sys.executable, str(Path(__file__).with_name("stopped_sweep.py")), kill.name, "5", "--", *command]
     lines = tmp_path / "sweeps" / "many" / "points.jsonl"
-    # A session of its own: like a terminal's Ctrl-C, the signal goes to all of its processes. SIGKILL goes to one.
-    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True, start_new_session=True)
+    env = os.environ | {"RAY_USAGE_STATS_ENABLED": "0"}
+    process = subprocess.Popen(
+        stopped, cwd=tmp_path, env=env, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
     try:
+        _, told = process.communicate(timeout=300)
         deadline = time.monotonic() + 120
-        while (not lines.is_file() or lines.read_bytes().count(b"\n") < 5) and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
-        if kill is signal.SIGINT:
-            os.killpg(process.pid, kill)
-        else:
-            process.kill()
-        _, told = process.communicate(timeout=60)
+        while members(process.pid):
+            assert time.monotonic() < deadline, "processes are left behind"
+            time.sleep(0.1)
     finally:
-        process.kill()
+        for pid in {process.pid, *members(process.pid)}:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
     if kill is signal.SIGINT:
         assert process.returncode == 130 and "the same command goes on from there" in told and "Traceback" not in told
         assert pyarrow.parquet.read_table(lines.parent / "table.parquet").num_rows == 40
-    deadline = time.monotonic() + 60
-    while members(process.pid):
-        assert time.monotonic() < deadline, "processes are left behind"
-        time.sleep(0.1)
+    else:
+        assert process.returncode == -kill
     kept = [line for line in lines.read_text().splitlines(keepends=True) if line.endswith("\n")]
     assert 5 <= len(kept) < 40 and not (lines.parent / "summary.json").exists()
 
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    again = [str(Path(sys.executable).with_name("pri-rfed")), *command]
+    done = subprocess.run(again, cwd=tmp_path, env=env, capture_output=True, text=True)
     assert done.returncode == 0 and "many: 40 of 40 points" in done.stdout
     now = lines.read_text().splitlines(keepends=True)
     assert now[: len(kept)] == kept and len(now) == 40, "what was there is neither lost nor computed again"
