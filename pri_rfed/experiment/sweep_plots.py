@@ -32,11 +32,13 @@ AGENTS, SAMPLED, ROUNDS, STEPS, EPSILON = (
 SYMBOLS = {
     AGENTS: "N", SAMPLED: "s", ROUNDS: "T", STEPS: "K", EPSILON: "ε", "data.partition.per_agent": "n",
     "trainer.batch": "b", "trainer.noise": "σ", "trainer.step_size": "η", "privacy.delta": "δ", "trainer.clip": "C",
+    "trainer.inner_steps": "K", "data.partition.alpha": "α",
 }  # fmt: skip
 NAMES = {
     AGENTS: "agents", SAMPLED: "agents in a round", ROUNDS: "rounds", STEPS: "local steps in a round",
     "data.partition.per_agent": "records of an agent", "trainer.batch": "records in a batch", "trainer.noise": "noise",
     "trainer.step_size": "step size", "trainer.clip": "clip bound",
+    "trainer.inner_steps": "local steps in a round", "data.partition.alpha": "likeness of agents' data",
 }  # fmt: skip
 
 
