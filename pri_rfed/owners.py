@@ -67,7 +67,7 @@ def make_owners(
         for agent in held:
             name = agent_name(agent)
             event, epsilon = budgets[int(agents.counts[agent])]
-            np.save(home / f"{name}.npy", agents[agent])
+            np.save(home / f"{name}.npy", agents[agent].astype(agents.precision))
             Ledger.create(home / f"{name}.ledger").set_budget(name, epsilon, delta, rule)
             policy = {
                 "agent": name,
@@ -77,6 +77,7 @@ def make_owners(
                 "trainers": [trainer.name],
                 "least_noise": min(least_noise(event), 1e9),
                 "most_records": trainer.gradient_calls(int(agents.counts[agent])),
+                "precision": agents.precision,
                 "budget": {"epsilon": epsilon, "delta": delta},
                 "problems": [dict(table)],
                 "test": {"seed": seed, "stream": agent},

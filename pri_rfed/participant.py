@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pri_rfed.data.agents import Records
+from pri_rfed.data.agents import AgentArrays, Records
 from pri_rfed.experiment.config import build_named, build_problem
 from pri_rfed.experiment.options import Built
 from pri_rfed.manifolds.base import Array
@@ -45,11 +45,12 @@ class Participant:
         self.policy = policy
         records = read_records(policy)
         self.count = len(records)
-        self._problems: dict[str, tuple[Problem, Array]] = {}
+        self._problems: dict[str, tuple[Problem, AgentArrays]] = {}
+        own = AgentArrays([records], [policy.agent], policy.precision)
         for table in policy.problems:
             built = build_problem(table, records.shape[1:])
             problem = _made(built)
-            self._problems[_key(built.table)] = problem, problem.prepare_records(records)
+            self._problems[_key(built.table)] = problem, own.prepared(problem)
             if problem.protects:
                 log.warning("%s: problem %s: %s", policy.agent, problem.name, problem.protects)
         self._content = content_hash(records)
@@ -77,11 +78,11 @@ class Participant:
             raise Refused(f"it is registered with {announced} records and holds {self.count}")
         if _key(plan.problem) not in self._problems:
             raise Refused(f"the owner does not allow the problem {_key(plan.problem)}")
-        problem, records = self._problems[_key(plan.problem)]
+        problem, own = self._problems[_key(plan.problem)]
         fine, why = problem.manifold.check_point(plan.point, explain=True)
         if plan.point.shape != problem.manifold.point_shape or not fine:
             raise Refused(f"the base point is none of {problem.manifold}: {why or plan.point.shape}")
-        return problem, Records(records[None], np.array([self.count]))
+        return problem, own.records(np.array([0]))
 
     def _trainer(self, plan: Plan, problem: Problem) -> Trainer:
         """The training that the plan describes, if the owner allows it."""

@@ -7,6 +7,7 @@
     trainers = ["dp-rsgd"]        # the trainings that may run
     least_noise = 0.5             # every release has noise of at least so many times its sensitivity
     most_records = 2000           # the most per-record gradients that one round may evaluate
+    precision = "float64"         # or "float32": hold the records in half the memory, rounded (`pri_rfed.AgentArrays`)
 
     [budget]                      # for all runs together; the ledger must hold the same
     epsilon = 2.0
@@ -26,6 +27,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from pri_rfed.data.agents import Precision
 from pri_rfed.experiment.config import read_toml
 from pri_rfed.training import TRAINERS
 
@@ -61,6 +63,7 @@ class Policy(_Table):
     trainers: Annotated[list[str], Field(min_length=1)]
     least_noise: Positive
     most_records: Annotated[int, Field(ge=1)]
+    precision: Precision = "float64"
     budget: OwnBudget
     problems: Annotated[list[dict[str, Any]], Field(min_length=1)]
     test: FixedSeed | None = None

@@ -11,7 +11,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
@@ -33,6 +32,10 @@ if TYPE_CHECKING:
 
 _NUMBERS_AT_ONCE = 1 << 26
 """How many numbers of records are trained on, or evaluated, together: a bound on memory, not on the size of a run."""
+
+_NUMBERS_IN_CACHE = 1 << 21
+"""The same where every step reads all records: they then stay in the processor's cache from step to step, and of those
+that are held in single precision few are in double at a time."""
 
 
 Runtime = Callable[[Coordinator, Trainer, Callable[[State], None]], None]
@@ -241,7 +244,9 @@ def train_agents(
     round: int,
 ) -> Array:
     """The uploads of the chosen agents in a round, [len(chosen), *point_shape]."""
-    parts = [chosen] if trainer.exchanges_gradients else _parts(problem, agents.counts, chosen)
+    batch = getattr(trainer, "batch", "full")
+    numbers = _NUMBERS_IN_CACHE if batch == "full" else _NUMBERS_AT_ONCE
+    parts = [chosen] if trainer.exchanges_gradients else _parts(problem, agents.counts, chosen, numbers)
     uploads = [
         trainer.train(problem, point, agents.records(part), AgentStreams(seed, round, part.tolist())) for part in parts
     ]
@@ -249,11 +254,11 @@ def train_agents(
 
 
 def _parts(
-    problem: Problem, counts: NDArray[np.int64], agents: NDArray[np.int64]
+    problem: Problem, counts: NDArray[np.int64], agents: NDArray[np.int64], numbers: int
 ) -> list[NDArray[np.int64]]:
-    """The agents, divided so that the records of a part fit into memory together."""
-    numbers = int(counts[agents].max()) * math.prod(problem.record_shape)
-    length = max(1, _NUMBERS_AT_ONCE // max(1, numbers))
+    """The agents, divided so that the records of a part are at most so many numbers."""
+    longest = int(counts[agents].max()) * math.prod(problem.record_shape)
+    length = max(1, numbers // max(1, longest))
     return [agents[i : i + length] for i in range(0, len(agents), length)]
 
 
@@ -276,20 +281,10 @@ def _prepared(problem: Problem, agents: AgentData) -> AgentData:
     """The agents with their records as the problem uses them. Raises ValueError naming the first bad one."""
     if not isinstance(agents, AgentArrays):
         return _PreparedOnDemand(problem, agents)
-    if agents.side_by_side:
-        everything = agents.all_records()
-        with suppress(ValueError):  # whose record it is will be found out
-            if problem.prepare_records(everything) is everything:
-                return agents
-    prepared = []
-    for i in range(len(agents)):
-        try:
-            prepared.append(problem.prepare_records(agents[i]))
-        except ValueError as error:
-            raise ValueError(f"agents: agent {i} ({agents.names[i]}): {error}") from error
-    if all(new is agents[i] for i, new in enumerate(prepared)):
-        return agents
-    return AgentArrays(prepared, agents.names)
+    try:
+        return agents.prepared(problem)
+    except ValueError as error:
+        raise ValueError(f"agents: {error}") from error
 
 
 def _misfits(
@@ -339,8 +334,11 @@ class Evaluation:
         self._problem = problem
         self._total = int(np.sum(agents.counts))
         self._agents = agents
-        self._everything = agents.all_records() if isinstance(agents, AgentArrays) else None
-        self._optimum = problem.optimum(self._everything) if self._everything is not None else None
+        self._everything = self._optimum = None
+        if isinstance(agents, AgentArrays):
+            self._optimum = problem.optimum(agents.all_stored())
+            if agents.precision == "float64":  # else it is widened by parts, whenever it is needed
+                self._everything = agents.all_records()
         self._least = None if self._optimum is None else self.cost(self._optimum)
 
     def _records(self) -> Iterator[tuple[Array, NDArray[np.bool_] | None]]:
@@ -350,7 +348,8 @@ class Evaluation:
             for i in range(0, len(self._everything), length):
                 yield self._everything[None, i : i + length], None
             return
-        for part in _parts(self._problem, self._agents.counts, np.arange(len(self._agents.counts))):
+        everybody = np.arange(len(self._agents.counts))
+        for part in _parts(self._problem, self._agents.counts, everybody, _NUMBERS_IN_CACHE):
             records = self._agents.records(part)
             yield records.values, records.mask
 

@@ -64,7 +64,7 @@ class IID(Partition):
     agents: int
 
     def _split(self, data: DataSet, rng: np.random.Generator) -> tuple[list[Indices], list[str]]:
-        records = len(data.records)
+        records = len(data)
         _check_agents(self.agents, self.agents * (self.per_agent or 1), records)
         parts = np.array_split(rng.permutation(records), self.agents)
         return parts, [str(i) for i in range(self.agents)]
@@ -94,7 +94,7 @@ class Dirichlet(Partition):
     def _split(self, data: DataSet, rng: np.random.Generator) -> tuple[list[Indices], list[str]]:
         if data.labels is None:
             raise ValueError("name = 'dirichlet': the data set has no labels to divide by")
-        _check_agents(self.agents, self.agents * self.minimum, len(data.records))
+        _check_agents(self.agents, self.agents * self.minimum, len(data))
         parts: list[list[int]] = [[] for _ in range(self.agents)]
         for label in np.unique(data.labels):
             members = rng.permutation(np.flatnonzero(data.labels == label))
@@ -128,4 +128,4 @@ PARTITIONS: dict[str, type[Partition]] = {cls.name: cls for cls in (IID, Dirichl
 
 def agents_of(data: DataSet, parts: Sequence[Indices]) -> list[NDArray[np.float64]]:
     """The records of every agent, [n_i, *record_shape] each."""
-    return [data.records[part] for part in parts]
+    return [data.take(part) for part in parts]

@@ -102,9 +102,12 @@ class MNIST(Source):
             if not chosen.any():
                 raise ValueError(f"digits = {list(self.digits)}: no image has one of these labels")
             images, labels = images[chosen], labels[chosen]
-        pixels = images.reshape(len(images), -1) / 255.0
-        pixels -= self.center
-        return DataSet(unit_rows(pixels), f"{len(images)} MNIST images of 28 x 28 pixels, norm 1", labels=labels)
+
+        def records(images: NDArray[np.uint8]) -> Array:
+            return unit_rows(images.reshape(len(images), -1) / 255.0 - self.center)
+
+        description = f"{len(images)} MNIST images of 28 x 28 pixels, norm 1"
+        return DataSet(images, description, labels=labels, make=records)
 
 
 # Tables -----------------------------------------------------------------------------------------------------------

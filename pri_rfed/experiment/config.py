@@ -294,9 +294,9 @@ def assemble(tables: Mapping[str, Any], place: str, obtain: Obtain, memory: Memo
         known, raw = problem.value, agents
         of = [problem.table, population.table, population.seed]
         try:
-            agents = memory.recall("prepared", of, lambda: _prepared(known, raw), _bytes_held)
+            agents = memory.recall("prepared", of, lambda: raw.prepared(known), _bytes_held)
         except ValueError as error:
-            errors.append(f"data: {error}")
+            errors.append(_as_option("data", str(error), population.table))
             agents = None
     if problem.value is not None and agents is not None:
         if trainer.value is not None:
@@ -343,27 +343,27 @@ def _obtain_data(
     source, partition, wrong = _data_options(table)
     errors += wrong
     data = _load_data(source, folders, seed, errors, memory)
-    if data is None or partition.value is None:
+    if source.value is None or data is None or partition.value is None:
         return None
     complete = {"source": table["source"], **source.table, "partition": partition.table}
     if isinstance(source.value, Table):
         complete["path"] = str(Path(source.value.path).expanduser().resolve())
-    split = partition.value.split
+    split, precision = partition.value.split, source.value.precision
 
     def divide() -> AgentArrays:
         parts, names = split(data, stream(seed, Role.DATA, 1))
-        return AgentArrays([data.records[part] for part in parts], names)
+        return AgentArrays(map(data.take, parts), names, precision)
 
     try:
         agents = memory.recall("agents", [complete, seed], divide, _bytes_held)
     except ValueError as error:
         errors.append(_as_option("data.partition", str(error), partition.table))
         return None
-    return Population(agents, data.records.shape[1:], data.description, complete, seed)
+    return Population(agents, agents[0].shape[1:], data.description, complete, seed)
 
 
 def _bytes_held(agents: AgentArrays) -> int:
-    return sum(agents[i].nbytes for i in range(len(agents)))
+    return agents.nbytes
 
 
 # Sections -----------------------------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ class _Loaded:
 
 
 def _bytes_loaded(loaded: _Loaded) -> int:
-    return loaded.data.records.nbytes
+    return loaded.data.held.nbytes
 
 
 def _as_option(section: str, message: str, table: Mapping[str, Any]) -> str:
@@ -544,13 +544,6 @@ def build_problem(table: dict[str, Any], record_shape: tuple[int, ...]) -> Built
 
 
 # What depends on the data -------------------------------------------------------------------------------------------
-
-
-def _prepared(problem: Problem, agents: AgentArrays) -> AgentArrays:
-    """The agents' records as the problem uses them. Raises ValueError naming the first bad one."""
-    prepared = [problem.prepare_records(agents[i]) for i in range(len(agents))]
-    unchanged = all(new is agents[i] for i, new in enumerate(prepared))
-    return agents if unchanged else AgentArrays(prepared, agents.names)
 
 
 def _misfits(trainer: Trainer, problem: Problem, agents: AgentArrays | RegisteredAgents) -> list[str]:

@@ -236,8 +236,7 @@ def _evaluation(experiment: Experiment, memory: Memory) -> Evaluation | None:
         return None
     resolved = experiment.resolved
     of = [resolved["problem"], resolved["data"], experiment.run.seed]
-    agents = experiment.agents
-    size = sum(agents[i].nbytes for i in range(len(agents)))
+    size = experiment.agents.nbytes
     return memory.recall("evaluation", of, lambda: evaluation_of(experiment), lambda _: size)
 
 

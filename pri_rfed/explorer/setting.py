@@ -254,7 +254,7 @@ def _records(tables: Mapping[str, Any], folders: DataFolders) -> int | None:
     if source.value is None:
         return None
     try:
-        return len(source.value.load(folders, stream(tables["run"].get("seed", 0), Role.DATA, 0)).records)
+        return len(source.value.load(folders, stream(tables["run"].get("seed", 0), Role.DATA, 0)))
     except (ValueError, OSError):
         return None
 

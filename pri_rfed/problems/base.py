@@ -24,6 +24,12 @@ class Problem(ABC):
     """What of a record a guarantee is about, in words, where that is not all of it: neighbours then differ in that
     alone, which may make the bounds below smaller."""
 
+    single_precision: ClassVar[bool] = False
+    """Whether its records may be held in single precision, each number rounded towards 0 (`AgentArrays`): only where
+    all that is assumed of a record, and that the bounds below rest on, stays true when its numbers become a little
+    smaller in absolute value. `check_records` sees what was rounded. `optimum`, which is a diagnostic, is given all
+    records as they are held, and must not sum in single precision; everything else is given them in double."""
+
     manifold: Manifold
     record_shape: tuple[int, ...]
     """Shape of one record."""

@@ -32,6 +32,7 @@ class MatrixCompletion(Problem):
     """
 
     name = "matrix-completion"
+    single_precision = True  # zeros and ones stay, and nothing bounds the values
     record_axes = 2
     """The axes of a record, the last of which tells n to a configuration."""
 

@@ -31,6 +31,7 @@ class _PrincipalComponents(Problem):
     ||z - w s||^2 + ||s||^2 = ||z||^2. So a record of norm at most 1 has a gradient of norm at most 1, unclipped.
     """
 
+    single_precision = True  # no norm grows
     gradient_bound = 1.0
 
     @abstractmethod
@@ -105,8 +106,12 @@ class _PrincipalComponents(Problem):
         return np.matmul(z[..., None, :], columns)[..., 0, :]
 
     def _leading(self, z: Array, r: int) -> Array:
-        """The r leading eigenvectors of Z^T Z, [n, r]."""
-        _, vectors = np.linalg.eigh(z.T @ z)
+        """The r leading eigenvectors of Z^T Z, [n, r]; z may be in single precision."""
+        moments = np.zeros((z.shape[-1], z.shape[-1]))
+        for _, part in _blocks((1, *z.shape)):
+            block = np.asarray(z[part], dtype=float)
+            moments += block.T @ block
+        _, vectors = np.linalg.eigh(moments)
         return vectors[:, : -r - 1 : -1]
 
 
