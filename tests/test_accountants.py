@@ -7,13 +7,21 @@ import math
 import mpmath
 import numpy as np
 import pytest
+from autodp.mechanism_zoo import GaussianMechanism
 from dp_accounting.pld import privacy_loss_distribution as dpa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.special import log_ndtr, ndtr
 
 from pri_rfed.privacy import loss_distribution as ld
-from pri_rfed.privacy.accountants import ACCOUNTANTS, UnsupportedEvent, best_epsilon, rdp_curve, theorem_4_2
+from pri_rfed.privacy.accountants import (
+    ACCOUNTANTS,
+    ORDERS,
+    UnsupportedEvent,
+    best_epsilon,
+    rdp_curve,
+    theorem_4_2,
+)
 from pri_rfed.privacy.events import (
     Approximate,
     Composed,
@@ -92,6 +100,12 @@ def test_reference_values_have_power(event, delta, reference):
 )
 def test_rdp_is_autodps_bound(mu, batch, records, reference):
     assert RDP.epsilon(Repeated(sampled(mu, batch, records), 100), 1e-5) == pytest.approx(reference, abs=2e-4)
+
+
+@pytest.mark.parametrize("mu", [0.01, 0.7, 30.0])
+def test_rdp_of_a_gaussian_release_is_autodps(mu):
+    curve = GaussianMechanism(sigma=1 / mu, approxDP_off=True, fdp_off=True).RenyiDP
+    np.testing.assert_allclose(rdp_curve(Gaussian(mu, 1.0)), [curve(order) for order in ORDERS], rtol=1e-12)
 
 
 def test_published_claim_and_what_is_true():

@@ -14,6 +14,7 @@ from typing import Literal
 import numpy as np
 import pytest
 from conftest import at_hand
+from sklearn.datasets import load_digits
 
 from pri_rfed.data.download import PUBLIC_DATA, DataFolders, DataNotFound, PublicDataSet, PublicFile, fetch
 from pri_rfed.data.partitions import IID, PARTITIONS, Dirichlet, Natural
@@ -30,6 +31,7 @@ from pri_rfed.data.sources import (
     SyntheticSPD,
     Table,
     read_idx,
+    unit_rows,
 )
 from pri_rfed.manifolds.naming import make_manifold, origin
 
@@ -109,6 +111,9 @@ def test_broken_idx_files_are_refused(tmp_path: Path, content: bytes, message: s
 
 def test_digits(folders: DataFolders) -> None:
     data = Digits().load(folders, rng())
+    images, labels = load_digits(return_X_y=True)
+    np.testing.assert_array_equal(data.records, unit_rows(images / 16 - 0.3))
+    np.testing.assert_array_equal(data.labels, labels)
     assert data.records.shape == (1797, 64)
     np.testing.assert_allclose(np.linalg.norm(data.records, axis=1), 1)
     assert data.labels is not None and set(data.labels.tolist()) == set(range(10))

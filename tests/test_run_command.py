@@ -266,6 +266,16 @@ def test_help_imports_nothing_heavy() -> None:
     assert result.stdout.strip() == "[]"
 
 
+def test_a_run_imports_nothing_that_takes_longer_than_the_run(tmp_path: Path) -> None:
+    heavy = {"scipy.stats", "scipy.signal", "scipy.optimize", "sklearn", "autodp", "dp_accounting", "flwr"}
+    code = (
+        f"import sys, pri_rfed.cli; sys.argv[1:] = ['run', {QUICKSTART!r}, '--out', 'out', '--json']\n"
+        f"try: pri_rfed.cli.main()\nfinally: print(sorted({heavy!r} & set(sys.modules)), file=sys.stderr)"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert result.stderr.splitlines()[-1] == "[]"
+
+
 # Interruption
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 from pri_rfed.experiment import sweep_plots
 from pri_rfed.experiment.plots import LOOKS, Picture, drawing, plot_run
@@ -67,7 +68,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, Any]]:
 
 def described(picture: Picture) -> dict[str, Any]:
     figure = picture.figure
-    figure.canvas.draw()
+    FigureCanvasAgg(figure).draw()
     axes = figure.axes[0]
     legends = [*figure.legends, *filter(None, [axes.get_legend()])]
     width, height = figure.get_size_inches() * figure.dpi

@@ -55,21 +55,17 @@ def drawing(path: Path, size: tuple[float, float] = (5.6, 3.6)) -> Iterator[Pict
     """A picture of that size in inches, in the style of all; written to `path`.png and `path`.svg at the end, unless it
     is not wanted."""
     import matplotlib
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    with plt.rc_context(_STYLE):
-        picture = Picture(plt.figure(figsize=size))
-        try:
-            yield picture
-            if picture.wanted:
-                for suffix in ("png", "svg"):
-                    metadata = {"Date": None} if suffix == "svg" else None
-                    picture.figure.savefig(f"{path}.{suffix}", dpi=150, metadata=metadata)
-                    picture.files.append(f"{path.name}.{suffix}")
-        finally:
-            plt.close(picture.figure)
+    with matplotlib.rc_context(_STYLE):
+        picture = Picture(Figure(figsize=size))
+        yield picture
+        if picture.wanted:
+            for suffix in ("png", "svg"):
+                metadata = {"Date": None} if suffix == "svg" else None
+                picture.figure.savefig(f"{path}.{suffix}", dpi=150, metadata=metadata)
+                picture.files.append(f"{path.name}.{suffix}")
+                picture.figure.set_layout_engine("none")  # laid out once, the second looks the same
 
 
 def plot_run(
