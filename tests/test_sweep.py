@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -22,12 +23,14 @@ from conftest import ROOT
 
 from pri_rfed.cli import main
 from pri_rfed.data.download import DataFolders
+from pri_rfed.experiment import config, sweep_run
 from pri_rfed.experiment.config import ConfigError, Memory, check, load
 from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.run import Progress, carry_out, evaluation_of, figures, start
 from pri_rfed.experiment.sweep import CURVES, FACTS, RESULTS, Sweep, SweepFolder, parse, read_sweep
 from pri_rfed.experiment.sweep_run import compute, refusals, run_sweep
 from pri_rfed.privacy.accountants import ACCOUNTANTS
+from pri_rfed.privacy.calibration import calibrate_noise
 from pri_rfed.privacy.events import Participation, repeat
 from pri_rfed.problems import PROBLEMS, PrincipalEigenvector
 from pri_rfed.simulation import simulate
@@ -326,6 +329,33 @@ def test_noise_is_remembered_for_what_is_released_only(monkeypatch: pytest.Monke
         }
         noise.append(load(tables, FOLDERS, memory).resolved["trainer"]["noise"])
     assert noise[1] == pytest.approx(2 * noise[0], rel=2e-3)
+
+
+def test_what_one_process_found_the_others_need_not_find(monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = sweep_of({"grid": {"privacy.epsilon": [1, 2]}, "seeds": 3})
+    fresh = []
+    for point in sweep.points:
+        sweep_run._memory.cache_clear()
+        fresh.append(compute(point, FOLDERS)[1])
+    found: list[float] = []
+
+    def counted(*args: Any) -> Any:
+        trainer = calibrate_noise(*args)
+        found.append(trainer.noise)
+        return trainer
+
+    monkeypatch.setattr(config, "calibrate_noise", counted)
+    shared = sweep_run._Shared()
+
+    def answers() -> Iterator[Any]:
+        for function, args, _ in shared.tasks(sweep.points, FOLDERS):
+            sweep_run._memory.cache_clear()  # as in another process
+            yield function(*args)
+
+    computed = list(shared.collect(answers()))
+    assert len(found) == 2 and {point.values["privacy.epsilon"] for point, *_ in computed[:2]} == {1, 2}
+    rows = {point.index: row for point, row, _ in computed}
+    assert without_times([rows[point.index] for point in sweep.points]) == without_times(fresh)
 
 
 def test_figures_are_remembered_for_the_same_draws_and_delta_only() -> None:

@@ -221,6 +221,7 @@ class Memory:
     def __init__(self, most: int = 1 << 29):
         self.most = most
         self._things: dict[str, tuple[Any, int]] = {}
+        self._news: dict[str, Any] = {}
 
     def recall(self, what: str, of: Any, make: Callable[[], T], size: Callable[[T], int] = lambda thing: 0) -> T:
         """`make()`, or what it made when it was asked for by the same name and the same values, which JSON can hold.
@@ -230,10 +231,21 @@ class Memory:
         if bytes_ < 0:
             thing = make()
             bytes_ = size(thing)
+            if bytes_ == 0:
+                self._news[key] = thing
         self._things[key] = thing, bytes_
         if bytes_ > 0:
             self._forget(key)
         return thing
+
+    def news(self) -> dict[str, Any]:
+        """What was made since the last time, and takes no room worth counting: for other processes to `learn`."""
+        news, self._news = self._news, {}
+        return news
+
+    def learn(self, news: Mapping[str, Any]) -> None:
+        """What another process has made need not be made here."""
+        self._things |= {key: (thing, 0) for key, thing in news.items()}
 
     def _forget(self, kept: str) -> None:
         held = sum(bytes_ for _, bytes_ in self._things.values())

@@ -10,7 +10,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -63,11 +64,11 @@ def refusals(sweep: Sweep) -> dict[str, list[str]]:
     known: dict[str, list[str]] = {}
     wrong = {}
     for point in sweep.points:
-        config = json.dumps(point.values, sort_keys=True)
-        if config not in known:
-            known[config] = check(point.tables)
-        if known[config]:
-            wrong[point.key] = known[config]
+        kind = _kind(point)
+        if kind not in known:
+            known[kind] = check(point.tables)
+        if known[kind]:
+            wrong[point.key] = known[kind]
     if len(wrong) == len(sweep.points):
         raise ConfigError([line for lines in wrong.values() for line in lines])
     return wrong
@@ -156,18 +157,51 @@ def _compute(points: Sequence[Point], folders: DataFolders, jobs: int | None, ba
     if jobs == 1:
         yield from (compute(point, folders) for point in points)
         return
-    from joblib import Parallel, delayed
+    from joblib import Parallel
 
     starts = {"initializer": _serve, "initargs": (os.getpid(),)}
     parallel = Parallel(n_jobs=jobs, return_as="generator_unordered", **starts)
-    yield from parallel(delayed(_compute_there)(point, folders) for point in points)
+    shared = _Shared()
+    yield from shared.collect(parallel(shared.tasks(points, folders)))
 
 
-def _compute_there(point: Point, folders: DataFolders) -> Computed:
-    """A point, in a process that is there for nothing else."""
+class _Shared:
+    """What one process finds for a point, for those that compute other points that differ in the seed only: noise and
+    privacy figures take longer to find than a short run takes."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, dict[str, Any]] = {}
+
+    def tasks(self, points: Sequence[Point], folders: DataFolders) -> Iterator[Any]:
+        """Calls for joblib: one point of each kind first, so that no two processes find the same."""
+        from joblib import delayed
+
+        times: Counter[str] = Counter()
+        place = {}
+        for point in points:
+            place[point.key] = times[_kind(point)]
+            times[_kind(point)] += 1
+        for point in sorted(points, key=lambda point: place[point.key]):
+            yield delayed(_compute_there)(point, folders, dict(self._found.get(_kind(point), {})))
+
+    def collect(self, answers: Iterable[tuple[Computed, dict[str, Any]]]) -> Iterator[Computed]:
+        for computed, found in answers:
+            self._found.setdefault(_kind(computed[0]), {}).update(found)
+            yield computed
+
+
+def _kind(point: Point) -> str:
+    """All of a point but its seed."""
+    return json.dumps(point.values, sort_keys=True)
+
+
+def _compute_there(point: Point, folders: DataFolders, known: dict[str, Any]) -> tuple[Computed, dict[str, Any]]:
+    """A point, in a process that is there for nothing else, and what was found for it that was not known."""
+    memory = _memory(folders)
+    memory.learn(known)
     computed = compute(point, folders)
     _settle()
-    return computed
+    return computed, memory.news()
 
 
 @cache
@@ -192,14 +226,16 @@ def _serve(parent: int) -> None:
 
 def _on_ray(points: Sequence[Point], folders: DataFolders, jobs: int | None) -> Iterator[Computed]:
     """The same by joblib's backend for Ray, which hands results over part by part."""
-    from joblib import Parallel, delayed, effective_n_jobs, parallel_config
+    from joblib import Parallel, effective_n_jobs, parallel_config
     from ray.util.joblib import register_ray
 
     register_ray()
     with parallel_config(backend="ray", n_jobs=-1 if jobs is None else jobs), Parallel() as parallel:
+        shared = _Shared()
+        tasks = shared.tasks(points, folders)
         part = POINTS_AT_ONCE * effective_n_jobs()
-        for start in range(0, len(points), part):
-            yield from parallel(delayed(compute)(point, folders) for point in points[start : start + part])
+        while some := list(itertools.islice(tasks, part)):
+            yield from shared.collect(parallel(some))
 
 
 @cache
