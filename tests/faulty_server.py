@@ -1,11 +1,19 @@
-"""`pri-rfed`, killed at a point of a round: `python faulty_server.py POINT ROUND -- ARGUMENTS OF PRI-RFED`."""
+"""`pri-rfed`, killed or held at a point of a round.
+
+    python faulty_server.py POINT ROUND -- ARGUMENTS OF PRI-RFED
+    python faulty_server.py POINT FILE  -- ARGUMENTS OF PRI-RFED
+
+With a number it is killed there in that round; with a file it waits there in every round until the file holds a number
+as large as the round's, and says in FILE.held which round waits.
+"""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +35,23 @@ def die_at(point: str, round: int) -> None:
         if name == point and now == round:
             os.kill(os.getpid(), signal.SIGKILL)
 
+    watch(here)
+
+
+def hold_at(point: str, file: Path) -> None:
+    """Have this process wait at a point of every round until it may go on."""
+
+    def here(name: str, now: int) -> None:
+        if name == point and int(file.read_text()) < now:
+            file.with_name(f"{file.name}.held").write_text(f"{now}\n")
+            while int(file.read_text()) < now:
+                time.sleep(0.02)
+
+    watch(here)
+
+
+def watch(here: Callable[[str, int], None]) -> None:
+    """Have `here` called with each point, and round, that this process comes to."""
     exchange, close = strategy.exchange_messages, Coordinator.close
     append, save = RunFolder.append_round, State.save
 
@@ -74,6 +99,10 @@ def die_at(point: str, round: int) -> None:
 
 if __name__ == "__main__":
     split = sys.argv.index("--")
-    die_at(sys.argv[1], int(sys.argv[2]))
+    point, where = sys.argv[1:3]
+    if where.isdecimal():
+        die_at(point, int(where))
+    else:
+        hold_at(point, Path(where))
     sys.argv[1:] = sys.argv[split + 1 :]
     main()

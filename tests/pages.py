@@ -8,7 +8,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,9 +25,9 @@ FLAGS = [
 
 
 @contextmanager
-def started(*command: object) -> Iterator[subprocess.Popen[str]]:
-    """A `pri-rfed` command as a process; it is ended if it has not ended by itself."""
-    arguments = [sys.executable, "-m", "pri_rfed.cli", *map(str, command)]
+def started(*command: object, program: Sequence[object] = ("-m", "pri_rfed.cli")) -> Iterator[subprocess.Popen[str]]:
+    """A `pri-rfed` command as a process; it is ended if it has not ended by itself. program: what does it."""
+    arguments = [sys.executable, *map(str, program), *map(str, command)]
     process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         yield process
@@ -34,10 +35,43 @@ def started(*command: object) -> Iterator[subprocess.Popen[str]]:
         if process.poll() is None:
             process.terminate()
         try:
-            process.communicate(timeout=20)
+            process.communicate(timeout=120)
         except subprocess.TimeoutExpired:
             process.kill()
             process.communicate()
+
+
+class Held:
+    """A run that waits in every round until it may go on. process: of the command."""
+
+    def __init__(self, process: subprocess.Popen[str], gate: Path, out: Path):
+        self.process, self._gate, self._out = process, gate, out
+
+    def release(self, rounds: int) -> None:
+        """Let so many rounds be done."""
+        self._gate.with_suffix(".new").write_text(str(rounds))
+        self._gate.with_suffix(".new").replace(self._gate)
+
+    def go_to(self, done: int) -> None:
+        """Let so many rounds be done, and wait until the next one waits. They stay young: a page that opens late must
+        not take the run for one that stopped."""
+        self.release(done)
+        held = self._gate.with_name(f"{self._gate.name}.held")
+        while not (held.is_file() and held.read_text() == f"{done + 1}\n"):
+            assert self.process.poll() is None, self.process.stderr and self.process.stderr.read()
+            time.sleep(0.02)
+        later = time.time() + 3600
+        os.utime(self._out / "rounds.jsonl", (later, later))
+
+
+@contextmanager
+def held_run(point: str, config: Path, out: Path, *options: object) -> Iterator[Held]:
+    """`pri-rfed run`, which waits at that point of every round (see faulty_server.py) until that round may be done."""
+    gate = out.with_name(f"{out.name}.gate")
+    gate.write_text("0")
+    program = (Path(__file__).with_name("faulty_server.py"), point, gate, "--")
+    with started("run", config, "--out", out, "--json", *options, program=program) as process:
+        yield Held(process, gate, out)
 
 
 @contextmanager

@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import ROOT
-from pages import BROWSERS, FLAGS, explorer, folder_of_run, started
+from pages import BROWSERS, FLAGS, explorer, folder_of_run, held_run, started
 from test_report import swept
 
 from pri_rfed.data.download import DataFolders
 from pri_rfed.experiment.config import load
+from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.report import write_report
+from pri_rfed.experiment.spending import Spending
+from pri_rfed.simulation import State
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, LocatorAssertions, Page
@@ -319,15 +321,15 @@ def test_on_a_narrow_screen_nothing_is_cut_off(browser: Browser, address: str) -
 
 # A run that goes on
 
-SLOW = """
+SOME = """
 [run]
-name = "slow"
-rounds = 40
+rounds = 6
+sampled = 5
 [problem]
 name = "principal-eigenvector"
 [data]
 source = "synthetic-pca"
-records = 20000
+records = 2000
 dimension = 40
 [data.partition]
 name = "iid"
@@ -336,41 +338,100 @@ agents = 20
 name = "dp-rsgd"
 noise = 5.0
 noise_unit = "sensitivity"
-steps = 20
+steps = 5
 """
+HELD = {"simulation": ("aggregated", []), "flower": ("drawn", ["--runtime", "flower", "--clients", "2"])}
+"""Runtimes: at which point of a round a run is held, and the options for it."""
 
 
-def test_a_run_is_followed_round_by_round(browser: Browser, tmp_path: Path) -> None:
-    (tmp_path / "slow.toml").write_text(SLOW)
+@pytest.fixture
+def some(tmp_path: Path) -> Path:
+    (tmp_path / "some.toml").write_text(SOME)
+    return tmp_path / "some.toml"
+
+
+def figures_of(page: Page) -> dict[str, float]:
+    return {figure: float(text_of(page, f"live-{figure}")) for figure in ("global", "ledger", "risk")}
+
+
+@pytest.mark.parametrize("runtime", HELD)
+def test_a_run_is_followed_round_by_round(browser: Browser, tmp_path: Path, some: Path, runtime: str) -> None:
+    """A run of processes of its own, too: a SuperLink and two clients."""
+    point, options = HELD[runtime]
     out = tmp_path / "out"
-    with started("run", tmp_path / "slow.toml", "--out", out, "--set", "run.sampled=5", "--json") as run:
-        rounds = out / "rounds.jsonl"
-        while not (rounds.is_file() and rounds.read_text().count("\n") >= 3):
-            assert run.poll() is None
-            time.sleep(0.005)
-        run.send_signal(signal.SIGSTOP)  # so that it goes on exactly when the page has been looked at
-        try:
-            time.sleep(0.05)
-            done = rounds.read_text().count("\n")
-            assert done < 40 and not (out / "summary.json").exists()
-            with explorer(out) as address, opened(browser, address) as page:
-                expect(page.locator("#live-done")).to_have_text(f"{done} / 40")
+    with held_run(point, some, out, *options) as run:
+        run.go_to(2)
+        with explorer(out) as address, opened(browser, address) as page:
+            seen = []
+            for done in (2, 3, 5):
+                run.go_to(done)
+                expect(page.locator("#live-done")).to_have_text(f"{done} / 6")
                 assert text_of(page, "live-state") == "going on" and "left" in text_of(page, "live-left")
-                so_far = float(text_of(page, "live-ledger"))
-                assert so_far > 0 and float(text_of(page, "live-global")) > 0 and float(text_of(page, "live-risk")) > 0
-                run.send_signal(signal.SIGCONT)
-                expect(page.locator("#live-state")).to_have_text("finished")
-                summary = json.loads((out / "summary.json").read_text())
-                assert text_of(page, "live-done") == "40 / 40"
-                assert float(text_of(page, "live-ledger")) == pytest.approx(summary["epsilon_ledger_max"], rel=1e-3)
-                assert float(text_of(page, "live-global")) == pytest.approx(summary["epsilon_global"], rel=1e-3)
-                assert so_far < summary["epsilon_ledger_max"]
                 for chart in ("#live-excess_risk", "#live-gradient_norm"):
-                    assert page.locator(f"{chart} .plot .points .point").count() == 40
-                assert lines_of(page, "#live-epsilon") == 2
-                widths = "plots => plots.map(plot => plot.querySelector('.main-svg').clientWidth - plot.clientWidth)"
-                assert page.locator("#live-charts .plot").evaluate_all(widths) == [0] * 3, "each in its own place"
-                assert page.locator("#live-progress").evaluate("bar => bar.value === bar.max")
-                assert text_of(page, "live-said") == "The run is finished."
-        finally:
-            run.send_signal(signal.SIGCONT)
+                    assert page.locator(f"{chart} .plot .points .point").count() == done
+                seen.append(figures_of(page))
+            assert 0 < seen[0]["global"] < seen[1]["global"] < seen[2]["global"]
+            assert 0 < seen[0]["ledger"] <= seen[1]["ledger"] <= seen[2]["ledger"]
+            assert len({figures["risk"] for figures in seen}) == 3
+            rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
+            assert seen[2]["risk"] == pytest.approx(rounds[4]["excess_risk"], rel=1e-2)
+
+            run.release(6)
+            expect(page.locator("#live-state")).to_have_text("finished")
+            summary, privacy = (json.loads((out / f"{name}.json").read_text()) for name in ("summary", "privacy"))
+            assert summary["runtime"] == runtime
+            assert text_of(page, "live-done") == "6 / 6"
+            last = figures_of(page)
+            assert last["global"] == pytest.approx(summary["epsilon_global"], rel=1e-3)
+            assert last["ledger"] == pytest.approx(summary["epsilon_ledger_max"], rel=1e-3)
+            assert last["risk"] == pytest.approx(summary["excess_risk"], rel=1e-2)
+            curves = {name: dict(privacy["by_round"][name]) for name in ("global", "ledger")}
+            for done, figures in zip((2, 3, 5), seen, strict=True):
+                for name, curve in curves.items():
+                    assert figures[name] == pytest.approx(curve[done], rel=1e-3)
+            for chart in ("#live-excess_risk", "#live-gradient_norm"):
+                assert page.locator(f"{chart} .plot .points .point").count() == 6
+            assert lines_of(page, "#live-epsilon") == 2
+            widths = "plots => plots.map(plot => plot.querySelector('.main-svg').clientWidth - plot.clientWidth)"
+            assert page.locator("#live-charts .plot").evaluate_all(widths) == [0] * 3, "each in its own place"
+            assert page.locator("#live-progress").evaluate("bar => bar.value === bar.max")
+            assert text_of(page, "live-said") == "The run is finished."
+            assert not page.locator("#live-stopped").is_visible()
+        assert run.process.wait(SOON / 1000) == 0
+
+
+@pytest.mark.parametrize("runtime", HELD)
+def test_a_run_that_is_interrupted_says_so_and_is_followed_again(
+    browser: Browser, tmp_path: Path, some: Path, runtime: str
+) -> None:
+    point, options = HELD[runtime]
+    out = tmp_path / "out"
+    with held_run(point, some, out, *options) as run:
+        run.go_to(3)
+        with explorer(out) as address, opened(browser, address) as page:
+            expect(page.locator("#live-done")).to_have_text("3 / 6")
+            before = figures_of(page)
+            run.process.send_signal(signal.SIGINT)  # in the middle of the fourth round
+            expect(page.locator("#live-state")).to_have_text("stopped")
+            assert run.process.wait(SOON / 1000) == 130
+            assert text_of(page, "live-stopped") == (
+                f"The run was interrupted.\nIt goes on with `pri-rfed resume {out}`."
+            )
+            assert text_of(page, "live-done") == "3 / 6" and text_of(page, "live-left") == ""
+            assert text_of(page, "live-said") == "The run has stopped; 3 of 6 rounds are done."
+            after = figures_of(page)
+            # Who was drawn for the fourth round may have answered already: what that spent is shown.
+            state, spending = State.load(out / "checkpoint.npz"), Spending.of(RunFolder.open(out))
+            assert state.round == 3 and len(state.failed) == (runtime == "flower") and spending is not None
+            assert after["ledger"] == pytest.approx(spending.after(state.participations.tolist()), rel=1e-3)
+            if runtime == "flower":
+                assert after["global"] == pytest.approx(dict(spending.before())[4], rel=1e-3)
+            else:
+                assert after == before
+
+            with started("resume", out, "--json") as again:
+                expect(page.locator("#live-state")).to_have_text("finished")
+                assert again.wait(SOON / 1000) == 0
+            summary = json.loads((out / "summary.json").read_text())
+            assert figures_of(page)["ledger"] == pytest.approx(summary["epsilon_ledger_max"], rel=1e-3)
+            assert not page.locator("#live-stopped").is_visible() and text_of(page, "live-done") == "6 / 6"

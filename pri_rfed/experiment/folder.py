@@ -8,6 +8,7 @@
     point.npy       the output, at the end
     privacy.json    what was released (events) and both privacy figures
     summary.json    the figures of the whole run, at the end; its presence says that the run is finished
+    stopped.json    after how many rounds the run stopped and why, and draws that came to nothing; gone when it goes on
     *.png, *.svg    plots
 """
 
@@ -154,8 +155,8 @@ class RunFolder:
 
     def read(self, name: str) -> dict[str, Any] | None:
         """What a JSON file of the folder holds; None where it is not there."""
-        path = self.path / name
-        if not path.is_file():
+        try:
+            content: dict[str, Any] = json.loads((self.path / name).read_text(encoding="utf-8"))
+        except FileNotFoundError:
             return None
-        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return content

@@ -84,6 +84,7 @@ def resume(
     """Go on with the run in the folder from its checkpoint; returns its summary. Raises what `start` does."""
     state = State.load(folder.checkpoint) if folder.checkpoint.is_file() else None
     folder.keep_rounds(0 if state is None else state.round)
+    (folder.path / "stopped.json").unlink(missing_ok=True)
     return _go(experiment, folder, state, report, runtime)
 
 
@@ -126,8 +127,10 @@ def _go(
     except (KeyboardInterrupt, RunStopped) as stop:
         if latest is not None:
             latest.save(folder.checkpoint)
+        done, failed = (0, ()) if latest is None else (latest.round, latest.failed)
         reason = str(stop) if isinstance(stop, RunStopped) else None
-        raise Interrupted(folder, 0 if latest is None else latest.round, reason) from None
+        folder.write("stopped.json", to_json({"round": done, "reason": reason, "failed": list(failed)}))
+        raise Interrupted(folder, done, reason) from None
 
 
 def evaluation_of(experiment: Experiment) -> Evaluation | None:

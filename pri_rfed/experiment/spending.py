@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,23 +44,28 @@ class Spending:
     def is_private(self) -> bool:
         return all(event.is_private for event in self.local.values())
 
-    def participations(self, rounds: Iterable[Mapping[str, Any]]) -> list[int]:
-        """In how many of these rounds (and of their draws in vain) each agent took part."""
+    def participations(
+        self, rounds: Iterable[Mapping[str, Any]], failed: Iterable[Mapping[str, Any]] = ()
+    ) -> list[int]:
+        """In how many of these rounds (and of their draws in vain) each agent took part. failed: draws in vain for a
+        round that was not done."""
         taken: Counter[int] = Counter()
-        for record in rounds:
-            for draw in (*record.get("repeated", ()), record):
-                taken.update(draw["sampled"])
+        for draw in (*_draws(rounds), *failed):
+            taken.update(draw["sampled"])
         return [taken[agent] for agent in range(len(self.counts))]
 
-    def spent(self, rounds: Sequence[Mapping[str, Any]], planned: Sequence[tuple[int, float]]) -> float:
+    def spent(
+        self,
+        rounds: Sequence[Mapping[str, Any]],
+        planned: Sequence[tuple[int, float]],
+        failed: Sequence[Mapping[str, Any]] = (),
+    ) -> float:
         """The global epsilon of these rounds as they were drawn, those in vain included. planned: `before()`, which
-        holds where every round took one draw, from all agents."""
+        holds where every round took one draw, from all agents. failed: as in `participations`."""
         draws = Counter(
-            (len(draw["sampled"]), draw.get("pool", len(self.counts)))
-            for record in rounds
-            for draw in (*record.get("repeated", ()), record)
+            (len(draw["sampled"]), draw.get("pool", len(self.counts))) for draw in (*_draws(rounds), *failed)
         )
-        if draws == {(self.sampled, len(self.counts)): len(rounds)}:
+        if not failed and draws == {(self.sampled, len(self.counts)): len(rounds)}:
             return next(epsilon for t, epsilon in planned if t >= len(rounds))
         drawn = [Rounds(*draw, times) for draw, times in draws.items()]
         return max(self._epsilon(global_event(event, drawn)) for event in hardest(self.local.values()))
@@ -94,3 +99,9 @@ class Spending:
         if event not in self._known:
             self._known[event] = best_epsilon(event, self.delta).epsilon
         return self._known[event]
+
+
+def _draws(rounds: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Of these rounds, with those in vain."""
+    for record in rounds:
+        yield from (*record.get("repeated", ()), record)

@@ -25,7 +25,13 @@ class Follower:
 
     def __init__(self, folder: RunFolder):
         self.folder = folder
-        self.name = str(read_toml(folder.config).get("run", {}).get("name", folder.path.name))
+        tables = read_toml(folder.config)
+        self.name = str(tables.get("run", {}).get("name", folder.path.name))
+        self._goes_on = (
+            f"the same `pri-rfed server` command with --out {folder.path}"
+            if "federation" in tables
+            else f"`pri-rfed resume {folder.path}`"
+        )
         self._lock = threading.Lock()
         self._start_over()
 
@@ -40,30 +46,33 @@ class Follower:
         self._spending: Spending | None = None
         self._before: list[tuple[int, float]] = []
         """The global epsilon after t rounds, of the whole plan."""
-        self._spent: dict[int, tuple[float, float]] = {}
-        """Both figures after t rounds: the global epsilon, and the largest ledger."""
+        self._spent: dict[tuple[int, int], tuple[float, float]] = {}
+        """Both figures after t rounds and so many draws in vain: the global epsilon, and the largest ledger."""
 
     def since(self, after: int) -> dict[str, Any]:
         """What happened after round `after`, and how the run stands. Figures that are diagnostics are not private."""
         with self._lock:
-            self._read()
+            # Written after the last round, so read before it: whatever is said to be over is seen whole.
             summary = self.folder.read("summary.json")
+            stopped = None if summary is not None else self.folder.read("stopped.json")
+            self._read()
             spending = self._plan()
             new = [record for record in self._rounds if record["round"] > after][:MOST_AT_ONCE]
             done = self._rounds[-1]["round"] if self._rounds else 0
             rounds = spending.rounds if spending is not None else None
             return {
                 "name": self.name,
-                "state": self._state(summary is not None),
+                "state": "finished" if summary is not None else "stopped" if stopped is not None else self._state(),
                 "done": done,
                 "rounds": rounds,
-                "left": None if rounds is None or summary is not None else self._seconds_left(rounds - done),
+                "left": None if rounds is None or summary or stopped else self._seconds_left(rounds - done),
+                "stopped": stopped and {"reason": stopped["reason"], "goes_on": self._goes_on},
                 "new": new,
                 "delta": None if spending is None else spending.delta,
                 "private": None if spending is None else spending.is_private,
                 "agents": None if spending is None else len(spending.counts),
                 "sampled": None if spending is None else spending.sampled,
-                "epsilon": self._epsilon(spending, done),
+                "epsilon": self._epsilon(spending, done, stopped["failed"] if stopped and stopped["round"] == done else []),
                 "summary": summary,
             }
 
@@ -72,18 +81,24 @@ class Follower:
             self._spending = Spending.of(self.folder)
         return self._spending
 
-    def _epsilon(self, spending: Spending | None, done: int) -> dict[str, list[tuple[int, float]]] | None:
+    def _epsilon(
+        self, spending: Spending | None, done: int, failed: list[dict[str, Any]]
+    ) -> dict[str, list[tuple[int, float]]] | None:
         """Both figures so far, (t, epsilon) at some rounds and at the last one: before the run, for so many rounds; and
-        the largest ledger. Between two the later one holds."""
+        the largest ledger. Between two the later one holds. failed: draws of a run that stopped before their round was
+        done; agents may have answered."""
         if spending is None or not spending.is_private:
             return None
         self._before = self._before or spending.before()
-        rounds = [t for t, _ in self._before if t < done] + [done] * (done > 0)
-        for t in rounds:
-            if t not in self._spent:
-                drawn = self._draws[:t]
-                self._spent[t] = spending.spent(drawn, self._before), spending.after(spending.participations(drawn))
-        return {name: [(t, self._spent[t][i]) for t in rounds] for i, name in enumerate(("global", "ledger"))}
+        rounds = [(t, 0) for t, _ in self._before if t < done] + [(done, len(failed))] * (done > 0 or bool(failed))
+        for t, vain in rounds:
+            if (t, vain) not in self._spent:
+                drawn, lost = self._draws[:t], failed[:vain]
+                self._spent[t, vain] = (
+                    spending.spent(drawn, self._before, lost),
+                    spending.after(spending.participations(drawn, lost)),
+                )
+        return {name: [(at[0], self._spent[at][i]) for at in rounds] for i, name in enumerate(("global", "ledger"))}
 
     def _read(self) -> None:
         path = self.folder.path / "rounds.jsonl"
@@ -112,9 +127,8 @@ class Follower:
         elif done > self._seen[-1][1]:
             self._seen = [self._seen[0], (time.monotonic(), done)]
 
-    def _state(self, finished: bool) -> str:
-        if finished:
-            return "finished"
+    def _state(self) -> str:
+        """Of a run of which nobody said that it is over."""
         if not self._rounds:
             return "starting"
         quiet = time.time() - (self.folder.path / "rounds.jsonl").stat().st_mtime

@@ -12,7 +12,7 @@ const Live = (() => {
     if (seconds < 90) return `about ${Math.round(seconds)} s left`;
     return seconds < 5400 ? `about ${Math.round(seconds / 60)} min left` : `about ${(seconds / 3600).toFixed(1)} h left`;
   };
-  const STATES = { starting: "starting", "going on": "going on", finished: "finished", quiet: "no new round for a while; it may have stopped" };
+  const STATES = { starting: "starting", "going on": "going on", finished: "finished", stopped: "stopped", quiet: "no new round for a while; it may have stopped" };
 
   const say = (id, value) => { if (byId(id).textContent !== value) byId(id).textContent = value; };
 
@@ -23,6 +23,9 @@ const Live = (() => {
     bar.value = now.done;
     say("live-state", STATES[now.state]);
     say("live-done", now.rounds ? `${now.done} / ${now.rounds}` : String(now.done));
+    const stopped = now.stopped && `${now.stopped.reason ? `The run stopped: ${now.stopped.reason}` : "The run was interrupted."}\nIt goes on with ${now.stopped.goes_on}.`;
+    byId("live-stopped").hidden = !stopped;
+    say("live-stopped", stopped ?? "");
     say("live-left", now.state === "finished" ? `${now.sampled ?? now.summary.sampled} of ${now.agents ?? now.summary.agents} agents in each` : clock(now.left));
     const last = rounds.findLast((r) => r.excess_risk !== undefined || r.cost !== undefined);
     const name = last && last.excess_risk === undefined ? "cost" : "excess_risk";
@@ -36,7 +39,7 @@ const Live = (() => {
     const delta = now.delta ?? now.summary?.delta;
     say("live-global-note", delta ? `at δ = ${Charts.text(delta)}; agents drawn as announced` : "agents drawn as announced");
     const tenth = Math.floor(10 * now.done / (now.rounds ?? 1));
-    const words = now.state === "finished" ? "The run is finished." : `${now.done} of ${now.rounds ?? "?"} rounds done.`;
+    const words = now.state === "finished" ? "The run is finished." : now.state === "stopped" ? `The run has stopped; ${now.done} of ${now.rounds ?? "?"} rounds are done.` : `${now.done} of ${now.rounds ?? "?"} rounds done.`;
     if (`${now.state}/${tenth}` !== told) { told = `${now.state}/${tenth}`; say("live-said", words); }
   }
 
