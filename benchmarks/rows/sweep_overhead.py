@@ -47,7 +47,7 @@ def rows(quick: bool) -> Iterator[Row]:
     )  # fmt: skip
     yield Row(
         "what a sweep takes besides, processor time", processor - each * len(short.points),
-        note=f"Whatever the number of points: {JOBS} processes start, each finds the noise of {len(BUDGETS)} budgets; "
+        note=f"Whatever the number of points: {JOBS} processes start, the noise of {len(BUDGETS)} budgets is found; "
         "table and pictures are made.",
     )  # fmt: skip
     yield Row(
