@@ -355,22 +355,25 @@ class Evaluation:
 
     def cost(self, point: Array) -> float:
         """F(w), the mean loss of all records."""
-        total = 0.0
-        for values, mask in self._records():
-            loss = self._problem.loss(point, values)
-            total += float(np.sum(loss if mask is None else np.where(mask, loss, 0.0)))
-        return total / self._total
+        return sum(self._losses(point, values, mask) for values, mask in self._records()) / self._total
+
+    def _losses(self, point: Array, values: Array, mask: NDArray[np.bool_] | None) -> float:
+        """The sum of the losses of the records that count."""
+        loss = self._problem.loss(point, values)
+        return float(np.sum(loss if mask is None else np.where(mask, loss, 0.0)))
 
     def __call__(self, point: Array) -> RoundRecord:
         manifold = self._problem.manifold
         with np.errstate(all="ignore"):
-            gradient = np.zeros(manifold.point_shape)
+            gradient, losses = np.zeros(manifold.point_shape), 0.0
             for values, mask in self._records():
                 size = np.full(len(values), float(self._total))
                 base = np.broadcast_to(point, (len(values), *manifold.point_shape))
                 gradient = gradient + self._problem.clipped_mean(base, values, None, mask, size).sum(axis=0)
-            record: RoundRecord = {"cost": self.cost(point), "gradient_norm": float(manifold.norm(point, gradient))}
+                losses += self._losses(point, values, mask)
+            cost = losses / self._total
+            record: RoundRecord = {"cost": cost, "gradient_norm": float(manifold.norm(point, gradient))}
             if self._optimum is not None and self._least is not None:
-                record["excess_risk"] = record["cost"] - self._least
+                record["excess_risk"] = cost - self._least
                 record["distance"] = float(self._problem.distance(point, self._optimum))
         return record
