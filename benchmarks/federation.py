@@ -51,7 +51,7 @@ def _unit(rng: np.random.Generator, shape: tuple[int, int]) -> NDArray[np.float6
 
 def run(plan: dict[str, Any]) -> dict[str, float]:
     """Seconds of the whole and of a round (the least of `repeats`), bytes, and the seconds of accounting for it."""
-    before = _largest()
+    before = largest()
     began = time.perf_counter()
     entries = plan["dim"] + 1
     agents = MadeOnDemand(plan["agents"], plan["records"], entries, plan["shared"])
@@ -70,7 +70,7 @@ def run(plan: dict[str, Any]) -> dict[str, float]:
             seed=repeat,
             on_round=lambda state: ends[-1].append(time.perf_counter()),
         )
-        peak = peak or _largest() - before  # of the first run: later ones begin beside its result
+        peak = peak or largest() - before  # of the first run: later ones begin beside its result
     whole = time.perf_counter() - began
     began = time.perf_counter()
     epsilon = result.privacy.epsilon_global
@@ -83,7 +83,7 @@ def run(plan: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def _largest() -> int:
+def largest() -> int:
     """The largest memory so far, in bytes. (On Linux ru_maxrss would count that of the process that started this one.)
     """
     status = Path("/proc/self/status")
