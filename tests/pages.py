@@ -90,7 +90,7 @@ def ask(
     """Status, headers and content of an answer; a body that is no bytes is sent as JSON."""
     to = urlsplit(address)
     assert to.hostname is not None
-    connection = http.client.HTTPConnection(to.hostname, to.port, timeout=60)
+    connection = http.client.HTTPConnection(to.hostname, to.port, timeout=300)
     try:
         given = {"Host": to.netloc} | (headers or {})
         if body is not None and not isinstance(body, bytes):

@@ -286,8 +286,11 @@ def test_a_quick_simulation(browser: Browser, address: str) -> None:
         expect(page.locator("#trial-said")).to_have_text(re.compile("^excess risk .*not private"))
         assert page.locator("#trials tbody tr").count() == 1
         assert page.locator("#chart-utility .plot .points .point").count() == 1
-        page.get_by_role("spinbutton", name="T rounds").fill("10000")
-        page.get_by_role("spinbutton", name="K local steps in a round").fill("20")
+        # One of many minutes, so that it does not end before it is cancelled.
+        for name, value in (("N agents", "20"), ("s of them in each round", "10"), ("n records of each agent", "10000"),
+                            ("b records in a step", "5000"), ("T rounds", "10000"),
+                            ("K local steps in a round", "20")):  # fmt: skip
+            page.get_by_role("spinbutton", name=name).fill(value)
         page.get_by_role("button", name="simulate this setting").click()
         page.get_by_role("button", name="cancel").click()
         expect(page.locator("#trial-said")).to_have_text("cancelled")
@@ -368,7 +371,8 @@ def test_a_run_is_followed_round_by_round(browser: Browser, tmp_path: Path, some
                 expect(page.locator("#live-done")).to_have_text(f"{done} / 6")
                 assert text_of(page, "live-state") == "going on" and "left" in text_of(page, "live-left")
                 for chart in ("#live-excess_risk", "#live-gradient_norm"):
-                    assert page.locator(f"{chart} .plot .points .point").count() == done
+                    expect(page.locator(f"{chart} .plot .points .point")).to_have_count(done)
+                    assert page.locator(f"{chart} .plot .ytick").count() >= 2
                 seen.append(figures_of(page))
             assert 0 < seen[0]["global"] < seen[1]["global"] < seen[2]["global"]
             assert 0 < seen[0]["ledger"] <= seen[1]["ledger"] <= seen[2]["ledger"]
@@ -414,9 +418,9 @@ def test_a_run_that_is_interrupted_says_so_and_is_followed_again(
             run.process.send_signal(signal.SIGINT)  # in the middle of the fourth round
             expect(page.locator("#live-state")).to_have_text("stopped")
             assert run.process.wait(SOON / 1000) == 130
-            assert text_of(page, "live-stopped") == (
-                f"The run was interrupted.\nIt goes on with `pri-rfed resume {out}`."
-            )
+            assert text_of(page, "live-why") == "The run was interrupted."
+            assert text_of(page, "live-resume") == f"pri-rfed resume {out}"
+            assert ("may have answered" in text_of(page, "live-drawn")) == (runtime == "flower")
             assert text_of(page, "live-done") == "3 / 6" and text_of(page, "live-left") == ""
             assert text_of(page, "live-said") == "The run has stopped; 3 of 6 rounds are done."
             after = figures_of(page)

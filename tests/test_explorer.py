@@ -22,6 +22,7 @@ from pri_rfed.data.download import DataFolders
 from pri_rfed.experiment.config import Experiment, load, override, read_toml
 from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.run import start
+from pri_rfed.experiment.spending import Spending
 from pri_rfed.experiment.sweep import SweepFolder, parse
 from pri_rfed.explorer.app import FILES, Guard, host_of
 from pri_rfed.explorer.figures import busiest, exact, point_of_curves, points_of_curves, quick
@@ -31,7 +32,10 @@ from pri_rfed.explorer.trials import Trials
 from pri_rfed.privacy import planning
 
 QUICKSTART = ROOT / "configs" / "quickstart.toml"
-SMALL = {"agents": 6, "sampled": 3, "rounds": 4, "records": 20, "batch": 5, "steps": 3, "delta": 1e-5}
+SMALL: dict[str, Any] = {"agents": 6, "sampled": 3, "rounds": 4, "records": 20, "batch": 5, "steps": 3, "delta": 1e-5}
+LONG: dict[str, Any] = SMALL | {"agents": 20, "sampled": 10, "rounds": 10_000, "records": 10_000, "batch": 5_000,
+                                "steps": 20}  # fmt: skip
+"""A simulation of many minutes, to be cancelled: whatever a test does while it goes on, it goes on."""
 
 
 def setting(**changes: Any) -> Setting:
@@ -244,6 +248,22 @@ def test_a_run_is_followed_as_it_is_written(tmp_path: Path) -> None:
     now.keep_rounds(3)
     again = follower.since(0)
     assert again["done"] == 3 and [record["round"] for record in again["new"]] == [1, 2, 3]
+    # One that stopped says why, and counts whom it drew for the round that was not done.
+    failed = [{"sampled": [0, 1, 2, 3, 4], "refused": []}]
+    now.write("stopped.json", json.dumps({"round": 3, "reason": "no client came", "failed": failed}))
+    stopped = follower.since(3)
+    assert (stopped["state"], stopped["left"]) == ("stopped", None)
+    assert stopped["stopped"] == {
+        "reason": "no client came", "drawn": True, "goes_on": f"pri-rfed resume {now.path}"
+    }  # fmt: skip
+    spending = Spending.of(now)
+    assert spending is not None
+    taken = [sum(agent in json.loads(line)["sampled"] for line in lines[:3]) + (agent < 5) for agent in range(10)]
+    assert stopped["epsilon"]["global"][-1] == (3, pytest.approx(dict(spending.before())[4], rel=1e-9))
+    assert stopped["epsilon"]["ledger"][-1] == (3, pytest.approx(spending.after(taken), rel=1e-9))
+    (now.path / "stopped.json").unlink()
+    assert follower.since(3)["state"] == "going on" and follower.since(3)["epsilon"] == again["epsilon"]
+
     write("".join(lines[3:]))
     now.write("summary.json", (whole.path / "summary.json").read_text())
     ended = follower.since(3)
@@ -276,15 +296,13 @@ def trials() -> Iterator[Trials]:
 def ended(trials: Trials, number: int) -> dict[str, Any]:
     trial = trials.find(number)
     assert trial is not None
-    trial.process.wait(60)
+    trial.process.wait(300)
     return trial.to_dict()
 
 
 def test_a_simulation_is_a_run_of_the_setting(trials: Trials) -> None:
     asked = setting(epsilon=2.0)
     trial = trials.start(asked)
-    with pytest.raises(SettingError, match="a simulation is running"):
-        trials.start(asked)
     shown = ended(trials, trial.number)
     assert shown["state"] == "finished"
     summary = shown["progress"]["summary"]
@@ -297,8 +315,10 @@ def test_a_simulation_is_a_run_of_the_setting(trials: Trials) -> None:
 
 
 def test_a_simulation_can_be_cancelled(trials: Trials) -> None:
-    trial = trials.start(setting(rounds=10_000, noise=5.0))
+    trial = trials.start(Setting.of(LONG | {"noise": 5.0}))
     assert trial.to_dict()["state"] == "running"
+    with pytest.raises(SettingError, match="a simulation is running"):
+        trials.start(setting(noise=5.0))
     trials.cancel(trial)
     assert trial.process.poll() is not None and trial.to_dict()["state"] == "cancelled"
     assert trials.start(setting(noise=5.0)).number == 2, "the next one may start"
@@ -445,23 +465,28 @@ def test_what_is_copied_is_accepted_by_run(address: str, tmp_path: Path) -> None
     config = ask(address, "/api/figures", SMALL | {"epsilon": 3.0})[2]["config"]
     (tmp_path / "chosen.toml").write_text(config)
     with started("run", tmp_path / "chosen.toml", "--out", tmp_path / "out", "--json") as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
     assert process.returncode == 0, err
     summary = json.loads(out)
     assert summary["agents"] == 6 and 2.9 < summary["epsilon_global"] <= 3
 
 
 def test_a_simulation_over_http(address: str) -> None:
-    status, _, trial = ask(address, "/api/trials", SMALL | {"noise": 5.0})
+    status, _, trial = ask(address, "/api/trials", LONG | {"noise": 5.0})
     assert status == 201 and trial["state"] == "running"
     assert "a simulation is running" in ask(address, "/api/trials", SMALL | {"noise": 5.0})[2]["errors"][0]
+    path = f"/api/trials/{trial['number']}"
+    assert ask(address, f"{path}/cancel", {})[2]["state"] == "cancelled"
+
+    status, _, trial = ask(address, "/api/trials", SMALL | {"noise": 5.0})
+    assert status == 201
     path = f"/api/trials/{trial['number']}"
     while (trial := ask(address, path)[2])["state"] == "running":
         time.sleep(0.05)
     assert trial["state"] == "finished" and trial["progress"]["summary"]["noise"] == 5.0
     assert ask(address, f"{path}/cancel", {})[2]["state"] == "finished", "what has ended cannot be cancelled"
     assert ask(address, "/api/trials/99")[0] == 404
-    assert len(ask(address, "/api/trials")[2]) == 1
+    assert [each["state"] for each in ask(address, "/api/trials")[2]] == ["cancelled", "finished"]
 
 
 # What is explored

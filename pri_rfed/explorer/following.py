@@ -27,11 +27,7 @@ class Follower:
         self.folder = folder
         tables = read_toml(folder.config)
         self.name = str(tables.get("run", {}).get("name", folder.path.name))
-        self._goes_on = (
-            f"the same `pri-rfed server` command with --out {folder.path}"
-            if "federation" in tables
-            else f"`pri-rfed resume {folder.path}`"
-        )
+        self._goes_on = f"pri-rfed {'server ... --out' if 'federation' in tables else 'resume'} {folder.path}"
         self._lock = threading.Lock()
         self._start_over()
 
@@ -60,19 +56,21 @@ class Follower:
             new = [record for record in self._rounds if record["round"] > after][:MOST_AT_ONCE]
             done = self._rounds[-1]["round"] if self._rounds else 0
             rounds = spending.rounds if spending is not None else None
+            failed = stopped["failed"] if stopped and stopped["round"] == done else []
             return {
                 "name": self.name,
                 "state": "finished" if summary is not None else "stopped" if stopped is not None else self._state(),
                 "done": done,
                 "rounds": rounds,
                 "left": None if rounds is None or summary or stopped else self._seconds_left(rounds - done),
-                "stopped": stopped and {"reason": stopped["reason"], "goes_on": self._goes_on},
+                "stopped": stopped
+                and {"reason": stopped["reason"], "drawn": bool(failed), "goes_on": self._goes_on},
                 "new": new,
                 "delta": None if spending is None else spending.delta,
                 "private": None if spending is None else spending.is_private,
                 "agents": None if spending is None else len(spending.counts),
                 "sampled": None if spending is None else spending.sampled,
-                "epsilon": self._epsilon(spending, done, stopped["failed"] if stopped and stopped["round"] == done else []),
+                "epsilon": self._epsilon(spending, done, failed),
                 "summary": summary,
             }
 

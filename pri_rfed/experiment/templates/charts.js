@@ -75,7 +75,8 @@ const Charts = (() => {
       linecolor: colors.axis, zeroline: false, type: isLog ? "log" : undefined, ticks: "outside", tickcolor: colors.axis,
       tickfont: { color: colors.quiet }, exponentformat: "power", minexponent: 4, nticks: isLog ? undefined : 7,
     });
-    // A logarithmic axis has a label at every 1, 2 and 5 of a few decades, at whole decades of many.
+    // A logarithmic axis has a label at every 1, 2 and 5 of a few decades, at whole decades of many; and at round
+    // numbers in even steps where it covers so little that it would have one label, or none.
     const labelled = (made, values) => {
       const positive = values.filter((value) => value > 0);
       if (made.type !== "log" || !positive.length) return;
@@ -83,6 +84,13 @@ const Charts = (() => {
       if (high - low < 2.2) {
         made.tickvals = [];
         for (let k = Math.floor(low) - 1; k <= Math.ceil(high); k++) made.tickvals.push(1 * 10 ** k, 2 * 10 ** k, 5 * 10 ** k);
+        const [least, most] = [Math.min(...positive), Math.max(...positive)];
+        if (most > least && made.tickvals.filter((value) => value >= least && value <= most).length < 2) {
+          const rough = (most - least) / 5, unit = 10 ** Math.floor(Math.log10(rough));
+          const step = unit * [1, 2, 5, 10].find((factor) => factor * unit >= rough);
+          made.tickvals = [];
+          for (let k = Math.floor(least / step); k <= Math.ceil(most / step); k++) if (k > 0) made.tickvals.push(k * step);
+        }
         made.ticktext = made.tickvals.map(text);
       } else made.dtick = Math.max(1, Math.ceil((high - low) / 8));
     };

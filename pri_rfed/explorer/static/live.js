@@ -4,7 +4,7 @@
 const Live = (() => {
   const byId = (id) => document.getElementById(id);
   const rounds = [];
-  let done = 0, told = null;
+  let done = 0, told = null, drawn = null;
 
   const clock = (seconds) => {
     if (seconds === null || seconds === undefined) return "";
@@ -23,9 +23,12 @@ const Live = (() => {
     bar.value = now.done;
     say("live-state", STATES[now.state]);
     say("live-done", now.rounds ? `${now.done} / ${now.rounds}` : String(now.done));
-    const stopped = now.stopped && `${now.stopped.reason ? `The run stopped: ${now.stopped.reason}` : "The run was interrupted."}\nIt goes on with ${now.stopped.goes_on}.`;
-    byId("live-stopped").hidden = !stopped;
-    say("live-stopped", stopped ?? "");
+    byId("live-stopped").hidden = !now.stopped;
+    if (now.stopped) {
+      say("live-why", now.stopped.reason ? `The run stopped: ${now.stopped.reason}` : "The run was interrupted.");
+      say("live-drawn", now.stopped.drawn ? "Agents were drawn for the next round and may have answered; ε counts that." : "");
+      say("live-resume", now.stopped.goes_on);
+    }
     say("live-left", now.state === "finished" ? `${now.sampled ?? now.summary.sampled} of ${now.agents ?? now.summary.agents} agents in each` : clock(now.left));
     const last = rounds.findLast((r) => r.excess_risk !== undefined || r.cost !== undefined);
     const name = last && last.excess_risk === undefined ? "cost" : "excess_risk";
@@ -80,7 +83,8 @@ const Live = (() => {
     const before = done;
     done = rounds.length ? rounds.at(-1).round : 0;
     show(now);
-    if (done > before || before === 0) draw(now);
+    if (done > before || before === 0 || now.state !== drawn) draw(now);
+    drawn = now.state;
     if (now.state === "finished" && done === now.done) return false;
     return done < now.done ? "more" : true;
   }
