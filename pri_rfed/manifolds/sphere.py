@@ -53,7 +53,9 @@ class Sphere(Manifold):
         return x
 
     def retract(self, w: Array, v: Array) -> Array:
-        return self.project_point(w + v)
+        x = w + v
+        x /= norm(x)[..., None]
+        return x
 
     @np.errstate(all="ignore")
     def _log(self, w: Array, x: Array) -> Array:
