@@ -73,9 +73,7 @@ class _PrincipalComponents(Problem):
             return super().clipped_mean(w, z, clip, mask, size)
         columns = self._columns(w)
         rows = np.swapaxes(columns, -1, -2)
-        total = np.empty(rows.shape)
-        if z.shape[1] == 0:
-            total.fill(0.0)  # what a batch without records adds up to
+        total = np.zeros(rows.shape)  # what a batch without records adds up to
         factor = -2.0 / np.asarray(size, dtype=float)[:, None, None]
         for agents, part in _blocks(z.shape):
             block = z[agents, part]
