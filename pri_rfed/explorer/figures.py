@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from scipy import stats
+import numpy as np
+from scipy import special
 
 from pri_rfed.experiment.config import protects
 from pri_rfed.explorer.setting import Base, Setting
@@ -56,7 +57,8 @@ def busiest(pool: int, sampled: int, rounds: int) -> int:
     """
     if sampled == pool:
         return rounds
-    return int(min(rounds, max(1, stats.binom.isf(0.5 / pool, rounds, sampled / pool))))
+    more = special.bdtrc(np.arange(rounds + 1.0), rounds, sampled / pool)  # P(more than 0, 1, ... rounds)
+    return max(1, int(np.argmax(more <= 0.5 / pool)))
 
 
 def quick(base: Base, setting: Setting) -> dict[str, Any]:
