@@ -69,7 +69,7 @@ class Result:
 
     point: Array
     history: tuple[RoundRecord, ...]
-    participations: NDArray[np.int64]
+    participations: NDArray[np.int32]
     counts: NDArray[np.int64]
     rounds: int
     sampled: int

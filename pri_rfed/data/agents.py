@@ -50,12 +50,12 @@ def agents_by_size(counts: NDArray[np.int64]) -> dict[int, int]:
     return dict(sorted(agents.items()))
 
 
-def most_by_size(counts: NDArray[np.int64], values: NDArray[np.int64]) -> dict[int, int]:
+def most_by_size(counts: NDArray[np.int64], values: NDArray[np.int32]) -> dict[int, int]:
     """For each number of records the largest of the values [N] of the agents that hold as many."""
     most: dict[int, int] = {}
     for piece in pieces(len(counts)):
         sizes, places = np.unique(counts[piece], return_inverse=True)
-        largest = np.full(len(sizes), np.iinfo(np.int64).min)
+        largest = np.full(len(sizes), np.iinfo(values.dtype).min, dtype=values.dtype)
         np.maximum.at(largest, places, values[piece])
         for n, value in zip(sizes.tolist(), largest.tolist(), strict=True):
             most[n] = max(most.get(n, value), value)
