@@ -61,7 +61,7 @@ def rows(quick: bool) -> Iterator[Row]:
             ends: list[float] = []
             held = AgentArrays(agents, precision=precision)
             result = simulate(problem, held, trainer, on_round=lambda state: ends.append(time.perf_counter()), **plan)
-            least[0] = min([least[0], *np.diff(ends)])
+            least[0] = min([least[0], *np.diff(ends).tolist()])
             return result
 
         return call, least

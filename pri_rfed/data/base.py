@@ -47,7 +47,9 @@ class Source(ABC):
     """A named data set. The fields of a concrete source are its options.
 
     precision: what agents hold the records in, once the data set is divided among them (`AgentArrays`). "float32" takes
-    half the memory for records that differ by less than 2^-23 of each number; everything is computed in "float64".
+    half the memory, and rounds each number towards 0 by less than 2^-23 of it; everything is computed in "float64". For
+    linear data (principal components, matrix completion) only. Without noise it moves the leading eigenvectors of MNIST
+    and of the digits by less than 4e-9 radians after a run, and their cost by less than 1e-7 of itself.
     """
 
     name: ClassVar[str]

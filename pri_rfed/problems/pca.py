@@ -23,6 +23,9 @@ EPS, TINY = np.finfo(float).eps, np.finfo(float).tiny
 BLOCK_NUMBERS = 1 << 17
 """How many numbers of records are worked on at a time: their second use then finds them in the processor's cache."""
 
+MOMENT_NUMBERS = 1 << 21
+"""How many are widened at a time for second moments: a bound on memory."""
+
 
 class _PrincipalComponents(Problem):
     """f(w; z) = -||w^T z||^2 for a matrix w with r orthonormal columns and records z in R^n with ||z|| <= 1.
@@ -108,8 +111,9 @@ class _PrincipalComponents(Problem):
     def _leading(self, z: Array, r: int) -> Array:
         """The r leading eigenvectors of Z^T Z, [n, r]; z may be in single precision."""
         moments = np.zeros((z.shape[-1], z.shape[-1]))
-        for _, part in _blocks((1, *z.shape)):
-            block = np.asarray(z[part], dtype=float)
+        length = max(1, MOMENT_NUMBERS // z.shape[-1])
+        for start in range(0, len(z), length):
+            block = np.asarray(z[start : start + length], dtype=float)
             moments += block.T @ block
         _, vectors = np.linalg.eigh(moments)
         return vectors[:, : -r - 1 : -1]
