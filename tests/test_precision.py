@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from pri_rfed import simulate
 from pri_rfed.data.agents import AgentArrays, stored
 from pri_rfed.data.download import DataFolders
-from pri_rfed.experiment.config import ConfigError, Experiment, load
+from pri_rfed.experiment.config import ConfigError, Experiment, check, load
 from pri_rfed.experiment.sweep_run import Memory
 from pri_rfed.manifolds import Euclidean
 from pri_rfed.manifolds.base import Array
@@ -266,16 +266,19 @@ def test_problems_that_assume_more_of_a_record_are_refused() -> None:
     ball = FrechetMean(Euclidean(DIM), center=np.zeros(DIM), radius=1.0)
     with pytest.raises(ValueError, match=r"agents: precision = 'float32': the records of frechet-mean .* 'float64'"):
         simulate(ball, AgentArrays(agents(), precision="float32"), NOISY, rounds=1)
-    with pytest.raises(ConfigError) as error:
-        made(
-            problem={"name": "frechet-mean", "manifold": "sphere"},
-            data={"source": "synthetic-ball", "records": 50, "precision": "float32"},
-            trainer={"clip": 1.0},
-        )
-    assert error.value.errors == [
+    changes: dict[str, dict[str, Any]] = {
+        "problem": {"name": "frechet-mean", "manifold": "sphere"},
+        "data": {"source": "synthetic-ball", "records": 50, "precision": "float32"},
+        "trainer": {"clip": 1.0},
+    }
+    expected = [
         "data.precision = 'float32': the records of frechet-mean do not stay what they have to be when their numbers "
         "are rounded; must be 'float64'"
     ]
+    with pytest.raises(ConfigError) as error:
+        made(**changes)
+    assert error.value.errors == check(tables(**changes)) == expected, "with the data and without"
+    assert check(tables(**changes | {"data": changes["data"] | {"precision": "float64"}})) == []
 
 
 class Normalised(PrincipalEigenvector):

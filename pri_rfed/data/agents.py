@@ -34,6 +34,16 @@ def stored(x: Array | Stored, precision: Precision) -> Stored:
     return rounded
 
 
+def misfit(problem: Problem | type[Problem], precision: Precision) -> str | None:
+    """What is wrong with holding the problem's records like that; None where nothing is."""
+    if precision == "float64" or problem.single_precision:
+        return None
+    return (
+        f"precision = {precision!r}: the records of {problem.name} do not stay what they have to be when their numbers "
+        "are rounded; must be 'float64'"
+    )
+
+
 def pieces(agents: int) -> Iterator[slice]:
     """Slices that cover so many agents: what is worked out of millions of them is worked out by pieces, so that it
     takes no memory in proportion."""
@@ -186,11 +196,8 @@ class AgentArrays:
 
         Raises ValueError for a precision that the problem does not take, or naming the agent and its first bad record.
         """
-        if self.precision == "float32" and not problem.single_precision:
-            raise ValueError(
-                f"precision = {self.precision!r}: the records of {problem.name} do not stay what they have to be when "
-                "their numbers are rounded; must be 'float64'"
-            )
+        if wrong := misfit(problem, self.precision):
+            raise ValueError(wrong)
         if self._stacked is not None and self._unaltered(problem, self._stacked):
             return self
         altered, held = False, list(self._held)

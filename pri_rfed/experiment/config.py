@@ -2,7 +2,7 @@
 
     [run]          name, rounds, sampled, seed, ...
     [problem]      name, and what its class takes
-    [data]         source, and what its class takes; [data.partition] the same by name
+    [data]         source, and what its class takes, with all of them `precision`; [data.partition] the same by name
     [trainer]      name, and what its class takes
     [aggregation]  the same; the tangent mean where it is left out
     [privacy]      epsilon and delta of the whole run; with an epsilon, the trainer's noise is found for it
@@ -25,7 +25,7 @@ from typing import Any, Literal, TypeVar
 import numpy as np
 
 from pri_rfed.aggregation import AGGREGATIONS, Aggregation
-from pri_rfed.data.agents import AgentArrays, RegisteredAgents
+from pri_rfed.data.agents import AgentArrays, RegisteredAgents, misfit
 from pri_rfed.data.base import DataSet, Source
 from pri_rfed.data.download import DataFolders
 from pri_rfed.data.partitions import PARTITIONS, Partition
@@ -279,8 +279,12 @@ def check(tables: Mapping[str, Any]) -> list[str]:
     """What is wrong with the tables, as far as that can be told without any data."""
     *_, errors = _options(tables, "data")
     data, problem = tables.get("data", {}), tables.get("problem", {})
-    errors += _data_options(data)[2] if isinstance(data, dict) else []
     name = problem.get("name") if isinstance(problem, dict) else None
+    if isinstance(data, dict):
+        source, _, wrong = _data_options(data)
+        errors += wrong
+        if source.value and name in PROBLEMS and (unfit := misfit(PROBLEMS[name], source.value.precision)):
+            errors.append(f"data.{unfit}")
     if not (isinstance(name, str) and ":" in name):
         errors += _choose("problem", "name", PROBLEMS, problem if isinstance(problem, dict) else {})[1]
     return list(dict.fromkeys(errors))
