@@ -28,8 +28,11 @@ def get(
 
 
 @app.command("list")
-def list_data(data_dir: DataDir = None) -> None:
-    """Show the public data sets, and whether they are at hand."""
+def list_data(
+    data_dir: DataDir = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare the files at hand with known checksums.")] = False,
+) -> None:
+    """Show the public data sets, and whether files of their names are at hand."""
     from rich.console import Console
     from rich.table import Table
 
@@ -37,7 +40,14 @@ def list_data(data_dir: DataDir = None) -> None:
 
     folders = DataFolders(data_dir)
     table = Table("name", "what", "licence", "at hand", box=None, pad_edge=False)
+    doubts: list[str] = []
     for name, data in PUBLIC_DATA.items():
-        table.add_row(name, data.description, data.licence, "yes" if folders.has(name) else "no")
+        reasons = folders.unverified(name) if verify and folders.has(name) else []
+        found = "no" if not folders.has(name) else "not verified" if reasons else "verified" if verify else "yes"
+        table.add_row(name, data.description, data.licence, found)
+        doubts += reasons
     Console().print(table)
+    typer.echo("\n".join(doubts), nl=bool(doubts))
     typer.echo("looked for in " + ", ".join(map(str, folders.folders)))
+    if not verify:
+        typer.echo("by name alone; --verify compares checksums")

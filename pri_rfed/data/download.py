@@ -40,6 +40,12 @@ class PublicFile:
         """The checksum as pooch writes it."""
         return f"sha256:{self.sha256}" if self.sha256 else f"md5:{self.md5}"
 
+    def is_content(self, path: Path) -> bool:
+        """Whether that file has the known checksum."""
+        with path.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256" if self.sha256 else "md5").hexdigest()
+        return digest == (self.sha256 or self.md5)
+
 
 @dataclass(frozen=True)
 class PublicDataSet:
@@ -199,6 +205,17 @@ class DataFolders:
             any(candidate.is_file() for path in (file.path, *file.others) for candidate in self.candidates(path))
             for file in files
         )
+
+    def unverified(self, name: str, catalogue: dict[str, PublicDataSet] | None = None) -> list[str]:
+        """The files at hand of a public data set that are not known to be right, each with the reason."""
+        reasons = []
+        for file in (PUBLIC_DATA if catalogue is None else catalogue)[name].files:
+            path = self.find(name, file.path, file.others)
+            if path not in {folder / file.path for folder in self.folders}:
+                reasons.append(f"{path}: no checksum is known of the file in this form")
+            elif not file.is_content(path):
+                reasons.append(f"{path}: its checksum is not the known one, {file.known_hash}")
+        return reasons
 
 
 def open_binary(path: Path) -> BinaryIO | gzip.GzipFile:
