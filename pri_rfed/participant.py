@@ -119,10 +119,8 @@ class Participant:
         """Have the ledger count the release. Raises Refused if it does not; the owner's log says more than the server
         learns."""
         label = f"{clean(plan.run)}: round {plan.round + 1}, attempt {plan.attempt + 1}"
-        if problem.protects:  # of such a release the budget is not about all of a record
-            label += f"; {problem.protects}"
         try:
-            status = self._ledger.charge(self.policy.dataset, event, label, self._content)
+            status = self._ledger.charge(self.policy.dataset, event, label, self._content, problem.protects)
         except BudgetExceeded as error:
             log.warning("%s: %s", self.policy.agent, error)
             raise Refused("it would pass the owner's budget") from None

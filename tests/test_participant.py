@@ -89,7 +89,8 @@ def test_its_owner_is_told_where_labels_alone_are_protected(tmp_path: Path, capl
     assert "label DP" in caplog.text
     agent.train(replace(PLAN, problem=problem | {"outside": "refuse"}, point=np.eye(DIM - 1)[0]))
     (entry,) = (e for e in Ledger.open(tmp_path / "ledger").status("ward/2026").history if "label" in e.body)
-    assert entry.body["label"].startswith("run: round 1, attempt 1; label DP: of a record its label alone is protected")
+    assert entry.body["label"] == "run: round 1, attempt 1"
+    assert entry.body["protects"].startswith("label DP: of a record its label alone is protected")
 
 
 REFUSED: dict[str, tuple[Plan, str]] = {

@@ -410,6 +410,16 @@ def test_a_pinned_budget_from_flags(figures, command, file):
     assert [entry["kind"] for entry in raised["history"]] == ["budget", "charge", "budget"]
 
 
+def test_a_budget_of_labels_alone_is_called_that(figures, command, file):
+    command("ledger", "set-budget", "--ledger", file, "--dataset", "a", "--epsilon", 9)
+    ledger, show = Ledger.open(file), ("ledger", "show", "--ledger", file)
+    ledger.charge("a", LOCAL, "run: round 1", protects="label DP: its label alone")
+    assert "  but        all releases: label DP: its label alone" in command(*show)[1].splitlines()
+    ledger.charge("a", LOCAL, "run: round 2")
+    assert "  but        1 of 2 releases: label DP: its label alone" in command(*show)[1].splitlines()
+    assert figures(*show)["datasets"][0]["protects"] == {"label DP: its label alone": 1}
+
+
 def test_a_pinned_budget_from_an_event(figures, file, tmp_path):
     (tmp_path / "event.json").write_text(dumps(LOCAL))
     pinned = ["--rule", "pinned", "--event", tmp_path / "event.json"]

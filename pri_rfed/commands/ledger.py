@@ -182,6 +182,9 @@ def _tell(status: Status) -> None:
     console.print(f"data set {status.dataset}", markup=False)
     if unit is not None:
         console.print(f"  unit       {unit}: {UNIT_IN_WORDS[unit]}")
+    for protects, releases in status.protects.items():
+        of = "all releases" if releases == status.releases else f"{releases} of {status.releases} releases"
+        console.print(f"  but        {of}: {protects}", markup=False)
     console.print(f"  budget     ε = {budget.epsilon:g} at δ = {budget.delta:g}: what is guaranteed")
     console.print(f"  rule       {_rule_in_words(budget)}")
     console.print(f"  spent      ε = {status.epsilon_spent:.4g} by {status.releases} releases")

@@ -30,6 +30,7 @@ import os
 import sqlite3
 import tempfile
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
@@ -255,6 +256,11 @@ class Status:
     """Whether the content hash now given differs from the last one recorded: a warning, no more."""
 
     @property
+    def protects(self) -> dict[str, int]:
+        """Which parts of a record alone were protected, and in how many of the releases; of the others all of it."""
+        return Counter(entry.body["protects"] for entry in self.history if entry.body.get("protects"))
+
+    @property
     def remaining(self) -> float:
         """What is left, in the rule's currency."""
         return max(0.0, self.budget.limit - self.spent)
@@ -270,6 +276,7 @@ class Status:
         return {
             "dataset": self.dataset,
             "unit": rule.unit and str(rule.unit),
+            "protects": self.protects,
             "budget": {"epsilon": budget.epsilon, "delta": budget.delta, "rule": rule.to_dict(), "limit": budget.limit},
             "releases": self.releases,
             "spent": {"epsilon": self.epsilon_spent, "of_limit": self.spent},
@@ -386,16 +393,20 @@ class Ledger:
         with self._transaction(write=False) as (_, entries):
             return _afford(entries, dataset, event, content)[0]
 
-    def charge(self, dataset: str, event: Event, label: str, content: str | None = None) -> Status:
+    def charge(
+        self, dataset: str, event: Event, label: str, content: str | None = None, protects: str = ""
+    ) -> Status:
         """Count the release that `event` describes. Only when this has returned may the release leave the process.
 
-        label: which release it is, such as the run and the round. content: `content_hash` of the records.
+        label: which release it is, such as the run and the round. content: `content_hash` of the records. protects:
+        which part of a record alone the event is about, as `Problem.protects`; "" for all of it.
 
         Returns the status with this release. Raises as `check` does; then nothing is counted and nothing may leave.
         """
         with self._transaction(write=True) as (connection, entries):
             before, cost = _afford(entries, dataset, event, content)
             body = {"label": label, "event": event.to_dict(), "cost": cost, "content": content}
+            body |= {"protects": protects} if protects else {}
             after = _status([*entries, _append(connection, entries, dataset, "charge", body)], dataset)
         return replace(after, content_changed=before.content_changed)
 
