@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 import tomllib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,10 +20,12 @@ import pytest
 from conftest import DATA, ROOT, at_hand
 
 from pri_rfed.cli import main
-from pri_rfed.data.download import PUBLIC_DATA, DataFolders
+from pri_rfed.data import download
+from pri_rfed.data.download import PUBLIC_DATA, DataFolders, PublicDataSet, PublicFile
 from pri_rfed.experiment.config import Experiment, load, override, read_toml
 from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.run import Interrupted, Progress, start
+from pri_rfed.privacy import audit
 from pri_rfed.privacy.accountants import best_epsilon
 from pri_rfed.privacy.calibration import calibrate_noise
 from pri_rfed.privacy.events import event_from_dict
@@ -28,6 +33,7 @@ from pri_rfed.simulation import State
 
 QUICKSTART = str(ROOT / "configs" / "quickstart.toml")
 SWEEP = str(ROOT / "configs" / "tradeoffs" / "agents.toml")
+PUBLIC = ("good", "bad", "form", "away")
 PLOTS = {f"{name}.{suffix}" for name in ("risk", "gradient_norm", "epsilon", "ledgers") for suffix in ("png", "svg")}
 
 
@@ -181,6 +187,12 @@ def test_whole_agents_are_protected_too_by_a_server_that_adds_noise(pri_rfed: An
         (["run", QUICKSTART, "--seed", "-3"], ["run.seed = -3: must be at least 0"]),
         (["resume", "."], [". is no run folder: it holds no config.toml"]),
         (["data", "get", "minst"], [f"unknown data set 'minst'; there are {', '.join(PUBLIC_DATA)}"]),
+        (
+            ["sweep", SWEEP, "--jobs", "0"],
+            ["Invalid value for '--jobs' / '-j': 0 is not in the range x>=1 (pri-rfed sweep --help says more)"],
+        ),
+        (["run"], ["Missing argument 'CONFIG' (pri-rfed run --help says more)"]),
+        (["data", "lst"], ["No such command 'lst'. Did you mean 'list'? (pri-rfed data --help says more)"]),
     ],
 )
 def test_a_mistake_is_a_line_each_and_no_traceback(pri_rfed: Any, arguments: list[str], lines: list[str]) -> None:
@@ -188,6 +200,38 @@ def test_a_mistake_is_a_line_each_and_no_traceback(pri_rfed: Any, arguments: lis
     assert ended.code == 2 and ended.out == ""
     assert ended.err.splitlines() == lines
     assert not Path("runs").exists(), "nothing is left behind"
+
+
+def test_help_is_shown_where_it_is_asked_for_or_nothing_else_is(pri_rfed: Any) -> None:
+    asked, bare = pri_rfed("sweep", "--help"), pri_rfed("data")
+    assert asked.code == 0 and "--retry" in asked.out and "CONFIG" in asked.out and asked.err == ""
+    assert bare.code == 2 and "checksums" in bare.out and bare.err == ""
+
+
+def test_an_interrupted_audit_says_that_nothing_is_kept(pri_rfed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = audit.audit
+
+    def interrupted(*arguments: Any, progress: Callable[[int, int], None], **options: Any) -> audit.Audit:
+        def report(done: int, total: int) -> None:
+            progress(done, total)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        return whole(*arguments, progress=report, **options)
+
+    monkeypatch.setattr(audit, "audit", interrupted)
+    ended = pri_rfed("audit", "--repetitions", "200")
+    assert ended.code == 130 and ended.out == ""
+    assert ended.err.splitlines() == ["", "interrupted; an audit keeps nothing, the same command starts again"]
+
+
+def test_an_entry_is_removed_by_an_empty_value(pri_rfed: Any) -> None:
+    arguments = ("--set", "privacy.epsilon=", "--set", "trainer.noise=3", "--set", "run.rounds=1", "--json")
+    assert json.loads(pri_rfed("run", QUICKSTART, *arguments).out)["noise"] == 3
+    # In a sweep it is removed from the configuration that it is based on, too.
+    Path("sweep.toml").write_text(f"base = {json.dumps(QUICKSTART)}\n[sweep]\nseeds = 1\n")
+    ended = pri_rfed("sweep", "sweep.toml", "--jobs", "1", *arguments)
+    assert ended.code == 0, ended.err
+    assert "epsilon" not in tomllib.loads(Path("sweeps/sweep/sweep.toml").read_text())["privacy"]
 
 
 def test_an_unknown_runtime_is_refused(pri_rfed: Any) -> None:
@@ -254,6 +298,31 @@ def test_data_list(pri_rfed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
     monkeypatch.setenv("PRIRFED_DATA", str(tmp_path))
     ended = pri_rfed("data", "list")
     assert ended.code == 0 and "mnist" in ended.out and "emg" in ended.out and str(tmp_path) in ended.out
+    assert "by name alone" in ended.out
+
+
+def test_data_list_compares_checksums_when_asked(
+    pri_rfed: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    content = {f"{name}/a": name.encode() for name in PUBLIC}
+    known = {path: hashlib.sha256(text).hexdigest() for path, text in content.items()}
+    files = {name: PublicFile(f"{name}/a", (), known[f"{name}/a"], others=(f"{name}/b",)) for name in PUBLIC}
+    sets = {name: PublicDataSet(f"{name} data", "free", (file,)) for name, file in files.items()}
+    monkeypatch.setattr(download, "PUBLIC_DATA", sets)
+    for path, text in (("good/a", content["good/a"]), ("bad/a", b"something else"), ("form/b", b"")):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_bytes(text)
+
+    def listed(*options: str) -> tuple[dict[str, str], str]:
+        out = pri_rfed("data", "list", "--data-dir", tmp_path, *options).out
+        rows = {line.split()[0]: line.split("free")[1].strip() for line in out.splitlines() if "free" in line}
+        return rows, out.replace("\n", "")
+
+    assert listed()[0] == {"good": "yes", "bad": "yes", "form": "yes", "away": "no"}
+    rows, said = listed("--verify")
+    assert rows == {"good": "verified", "bad": "not verified", "form": "not verified", "away": "no"}
+    assert f"{tmp_path / 'bad' / 'a'}: its checksum is not the known one, sha256:{known['bad/a']}" in said
+    assert f"{tmp_path / 'form' / 'b'}: no checksum is known of the file in this form" in said
 
 
 def test_help_imports_nothing_heavy() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -76,7 +77,8 @@ def audit(
         typer.Option(
             "--set",
             metavar="KEY.SUB=VALUE",
-            help="Override an entry of CONFIG; without one, trainer.KEY=VALUE or aggregation.KEY=VALUE. Repeatable.",
+            help="Override an entry of CONFIG, or remove it: KEY.SUB= and no value. Without CONFIG: trainer.KEY=VALUE "
+            "or aggregation.KEY=VALUE. Repeatable.",
         ),
     ] = None,
     repetitions: Annotated[int, typer.Option(help="How many releases about either data set.")] = 20_000,
@@ -107,16 +109,20 @@ def audit(
     )
     chosen = _attack(attack, subject, seed)
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task(chosen.target, total=None)
-        result = run_audit(
-            chosen,
-            repetitions=repetitions,
-            delta=subject.delta if delta is None else delta,
-            confidence=confidence,
-            seed=seed,
-            progress=lambda done, total: bar.update(task, completed=done, total=total),
-        )
+    try:
+        with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
+            task = bar.add_task(chosen.target, total=None)
+            result = run_audit(
+                chosen,
+                repetitions=repetitions,
+                delta=subject.delta if delta is None else delta,
+                confidence=confidence,
+                seed=seed,
+                progress=lambda done, total: bar.update(task, completed=done, total=total),
+            )
+    except KeyboardInterrupt:
+        print("\ninterrupted; an audit keeps nothing, the same command starts again", file=sys.stderr)
+        raise typer.Exit(130) from None
     if json_:
         typer.echo(json.dumps(result.to_dict(), indent=2))
     else:

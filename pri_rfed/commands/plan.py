@@ -38,7 +38,8 @@ Assignments = Annotated[
     typer.Option(
         "--set",
         metavar="KEY.SUB=VALUE",
-        help="Override an entry of CONFIG; without one, trainer.KEY=VALUE. Repeatable.",
+        help="Override an entry of CONFIG, or remove it: KEY.SUB= and no value. Without CONFIG: trainer.KEY=VALUE. "
+        "Repeatable.",
     ),
 ]
 

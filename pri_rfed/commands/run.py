@@ -36,16 +36,21 @@ RuntimeName = Annotated[
     ),
 ]
 Clients = Annotated[int | None, typer.Option(help="Number of clients that agents are divided among. Without it: 4.")]
+Assignments = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY.SUB=VALUE",
+        help="Override an entry of the configuration, or remove it: KEY.SUB= and no value. Repeatable.",
+    ),
+]
 
 
 def run(
     config: Annotated[Path, typer.Argument(help="Configuration, a TOML file; see the folder configs.")],
     runtime: RuntimeName = RUNTIMES[0],
     clients: Clients = None,
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY.SUB=VALUE", help="Override an entry of the configuration; repeatable."),
-    ] = None,
+    assignments: Assignments = None,
     data_dir: DataDir = None,
     out: Annotated[
         Path | None, typer.Option(help="Folder of the run; new or empty. Without it: runs/NAME-TIME.")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from pri_rfed.commands.data import DataDir
-from pri_rfed.commands.run import SECONDS_BETWEEN_LINES, AsJson
+from pri_rfed.commands.run import SECONDS_BETWEEN_LINES, AsJson, Assignments
 
 if TYPE_CHECKING:
     from pri_rfed.experiment.sweep_run import Progress
@@ -32,10 +32,7 @@ def sweep(
     backend: Annotated[
         str, typer.Option(help="processes: on this machine; ray: on a Ray cluster, which has to be installed.")
     ] = "processes",
-    assignments: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY.SUB=VALUE", help="Override an entry of the configuration; repeatable."),
-    ] = None,
+    assignments: Assignments = None,
     data_dir: DataDir = None,
     out: Annotated[
         Path | None,
@@ -49,14 +46,14 @@ def sweep(
     After Ctrl-C, or worse, the same command goes on with the points that are missing.
     """
     from pri_rfed.data.download import DataFolders
-    from pri_rfed.experiment.config import ConfigError, override, read_toml
+    from pri_rfed.experiment.config import ConfigError, read_toml
     from pri_rfed.experiment.folder import check_out
     from pri_rfed.experiment.sweep import SweepFolder, parse
     from pri_rfed.experiment.sweep_run import Interrupted, check_backend, refusals, run_sweep
 
     check_backend(backend)
     try:
-        described = parse(override(read_toml(config), assignments or []), config.parent, config.stem)
+        described = parse(read_toml(config), config.parent, config.stem, assignments or [])
         varied = [each for each in assignments or [] if each.partition("=")[0].strip() in described.varied]
         if varied:
             raise ConfigError([f"--set {each}: it varies in this sweep; change it in [sweep]" for each in varied])

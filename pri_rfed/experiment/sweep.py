@@ -80,7 +80,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from pri_rfed.experiment.config import SECTIONS, ConfigError, read_toml
+from pri_rfed.experiment.config import SECTIONS, ConfigError, override, read_toml
 from pri_rfed.experiment.folder import to_json, versions, write_atomically
 from pri_rfed.experiment.options import build, shown, suggestion
 
@@ -169,8 +169,11 @@ def read_sweep(path: Path) -> Sweep:
     return parse(read_toml(path), path.parent, path.stem)
 
 
-def parse(tables: Mapping[str, Any], folder: Path, name: str) -> Sweep:
-    """The sweep that the tables describe. folder: what `base` is relative to. name: where [sweep] gives none."""
+def parse(tables: dict[str, Any], folder: Path, name: str, assignments: Sequence[str] = ()) -> Sweep:
+    """The sweep that the tables describe. folder: what `base` is relative to. name: where [sweep] gives none.
+    assignments: to entries of the tables, as `override` takes them; those that remove one remove it from the base, too.
+    """
+    tables = override(tables, assignments)
     errors: list[str] = []
     sections: dict[str, Any] = {}
     if (base := tables.get("base")) is not None:
@@ -189,7 +192,8 @@ def parse(tables: Mapping[str, Any], folder: Path, name: str) -> Sweep:
     given = {key: value for key, value in tables.items() if key not in ("base", "sweep")}
     known = (*SECTIONS, "base", "sweep")
     errors += [f"{key}: unknown section; {suggestion(key, known)}" for key in given if key not in SECTIONS]
-    sections = _merged(sections, given)
+    removals = [each for each in assignments if each.rstrip().endswith("=") and not each.strip().startswith("sweep.")]
+    sections = override(_merged(sections, given), removals)
     built = build("sweep", SweepOptions, table)
     errors += built.errors
     options = built.value or SweepOptions()
