@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,24 +94,24 @@ def audit(
 
     Exit code 1: the claim is refuted. Exit code 0 proves nothing: there may be a better attack.
     """
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from pri_rfed.privacy.audit import audit as run_audit
-
     if attack not in ATTACKS:
         raise ValueError(f"--attack {attack}: unknown; known are {', '.join(ATTACKS)}")
     for option, value, least in (("--records", records, 1), ("--seed", seed, 0)):
         if value is not None and value < least:
             raise ValueError(f"{option} {value}: must be at least {least}")
-    subject = (
-        _from_flags(trainer, manifold, records, assignments, one_step=attack == "theorem-4.2")
-        if config is None
-        else _from_config(config, records, assignments, data_dir)
-    )
-    chosen = _attack(attack, subject, seed)
-    console = Console(stderr=True)
-    try:
+    with _interruptible():
+        from rich.console import Console
+        from rich.progress import Progress
+
+        from pri_rfed.privacy.audit import audit as run_audit
+
+        subject = (
+            _from_flags(trainer, manifold, records, assignments, one_step=attack == "theorem-4.2")
+            if config is None
+            else _from_config(config, records, assignments, data_dir)
+        )
+        chosen = _attack(attack, subject, seed)
+        console = Console(stderr=True)
         with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
             task = bar.add_task(chosen.target, total=None)
             result = run_audit(
@@ -120,15 +122,22 @@ def audit(
                 seed=seed,
                 progress=lambda done, total: bar.update(task, completed=done, total=total),
             )
-    except KeyboardInterrupt:
-        print("\ninterrupted; an audit keeps nothing, the same command starts again", file=sys.stderr)
-        raise typer.Exit(130) from None
     if json_:
         typer.echo(json.dumps(result.to_dict(), indent=2))
     else:
         _show(result)
     if result.evidence.refuted:
         raise typer.Exit(1)
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Ctrl-C ends with a message and exit code 130."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("\ninterrupted; an audit keeps nothing, the same command starts again", file=sys.stderr)
+        raise typer.Exit(130) from None
 
 
 def _from_flags(
