@@ -6,8 +6,8 @@ uploads, and what it writes down.
 
 from __future__ import annotations
 
+import io
 import json
-import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pri_rfed.aggregation import Aggregation
+from pri_rfed.files import read_arrays, write_atomically
 from pri_rfed.manifolds.base import Array
 from pri_rfed.problems.base import Problem
 from pri_rfed.randomness import Role, stream
@@ -81,8 +82,6 @@ class State:
 
     def save(self, path: str | Path) -> None:
         """Write it to one file, replacing the file as a whole or not at all."""
-        path = Path(path)
-        unfinished = path.with_name(path.name + ".new")
         arrays: dict[str, Any] = {
             "round": self.round,
             "point": self.point,
@@ -93,29 +92,26 @@ class State:
         }
         if self.drawn is not None:
             arrays["drawn"] = self.drawn
-        with open(unfinished, "wb") as file:
-            np.savez(file, **arrays)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(unfinished, path)
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        write_atomically(Path(path), buffer.getvalue())
 
     @classmethod
     def load(cls, path: str | Path) -> State:
         """The inverse of `save`. Raises ValueError if the file is not one of these."""
         try:
-            with np.load(Path(path), allow_pickle=False) as file:
-                return cls(
-                    int(file["round"]),
-                    file["point"],
-                    file["participations"].astype(np.int32),
-                    tuple(json.loads(str(file["history"]))),
-                    file.get("drawn"),
-                    tuple(json.loads(str(file["failed"]))),
-                    str(file["plan"]),
-                )
-        except (KeyError, OSError, ValueError, EOFError) as error:
-            if isinstance(error, FileNotFoundError):
-                raise
+            names = ("round", "point", "participations", "history", "failed", "plan")
+            held = read_arrays(Path(path), names, optional=("drawn",))
+            return cls(
+                int(held["round"]),
+                held["point"],
+                held["participations"].astype(np.int32),
+                tuple(json.loads(str(held["history"]))),
+                held.get("drawn"),
+                tuple(json.loads(str(held["failed"]))),
+                str(held["plan"]),
+            )
+        except (ValueError, TypeError) as error:
             raise ValueError(f"{path} is not the state of a run: {error}") from error
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from pri_rfed.data.agents import AgentArrays, Records
 from pri_rfed.experiment.config import build_named, build_problem
 from pri_rfed.experiment.options import Built
+from pri_rfed.files import read_arrays
 from pri_rfed.manifolds.base import Array
 from pri_rfed.policy import Policy
 from pri_rfed.privacy.events import Event, Gaussian
@@ -173,9 +174,8 @@ def _open_ledger(policy: Policy) -> Ledger:
 def read_records(policy: Policy) -> Array:
     """The records [n, *record_shape] of a policy's data file. Raises ValueError if it holds none."""
     try:
-        loaded = np.load(policy.data, allow_pickle=False)
-        records = loaded if isinstance(loaded, np.ndarray) else loaded["records"]
-    except (OSError, ValueError, EOFError, KeyError) as error:
+        records = read_arrays(policy.data, ("records",))["records"]
+    except (OSError, ValueError) as error:
         raise ValueError(f"data = '{policy.data}' cannot be read as .npy, or as .npz with records: {error}") from None
     if records.ndim < 2 or len(records) == 0 or records.dtype.kind not in "fiu":
         raise ValueError(

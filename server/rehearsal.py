@@ -22,8 +22,8 @@ from pri_rfed.coordinator import Coordinator, RunStopped, State
 from pri_rfed.data.agents import AgentArrays
 from pri_rfed.experiment.config import Experiment
 from pri_rfed.experiment.federation import Exchange
-from pri_rfed.experiment.folder import write_atomically
 from pri_rfed.experiment.options import plain
+from pri_rfed.files import write_atomically
 from pri_rfed.meeting import DONE, LATE_SECONDS, PORT, hold
 from pri_rfed.owners import agent_name, make_owners
 from pri_rfed.simulation import Runtime

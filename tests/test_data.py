@@ -163,6 +163,13 @@ def test_broken_tables_are_refused(
         Table(path=str(tmp_path / "m.npz")).load(folders, rng())
 
 
+@pytest.mark.parametrize("unit", [0.0, -2.0, float("nan"), float("inf")])
+def test_a_unit_that_is_none_is_refused(tmp_path: Path, folders: DataFolders, unit: float) -> None:
+    np.save(tmp_path / "m.npy", np.eye(2))
+    with pytest.raises(ValueError, match=f"unit = {unit}: must be a positive finite number"):
+        Table(path=str(tmp_path / "m.npy"), unit=unit).load(folders, rng())
+
+
 def test_a_missing_table_is_named(folders: DataFolders) -> None:
     with pytest.raises(ValueError, match=r"path = 'nowhere.csv'"):
         Table(path="nowhere.csv").load(folders, rng())

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from pri_rfed.data.base import Array, DataSet, Source, at_least
 from pri_rfed.data.download import DataFolders
+from pri_rfed.files import read_arrays
 
 _NUMBERS_AT_ONCE = 1 << 21
 """How many numbers of features are computed together: a bound on memory."""
@@ -137,9 +138,8 @@ def read_medmnist(path: Path, subset: str) -> tuple[NDArray[np.uint8], NDArray[n
     """RGB images [n, h, w, 3] and labels [n] of one subset in a file of MedMNIST (npz). Raises ValueError if it holds
     none."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            images, labels = file[f"{subset}_images"], file[f"{subset}_labels"]
-    except (ValueError, OSError, KeyError) as error:
+        images, labels = read_arrays(path, (f"{subset}_images", f"{subset}_labels")).values()
+    except (ValueError, OSError) as error:
         raise ValueError(f"{path} is no file of MedMNIST: {error}") from error
     if images.dtype != np.uint8 or images.ndim != 4 or images.shape[3] != 3:
         raise ValueError(f"{path} holds no RGB images, but an array of shape {images.shape} of {images.dtype}")

@@ -24,6 +24,7 @@ from pri_rfed.data.download import PUBLIC_DATA, DataFolders, open_binary
 from pri_rfed.data.images import Histology, PathMNIST
 from pri_rfed.data.ratings import MovieLens, SyntheticRatings
 from pri_rfed.data.wordnet import WordNet
+from pri_rfed.files import read_arrays
 from pri_rfed.manifolds.naming import make_manifold, origin
 
 
@@ -195,7 +196,7 @@ class Table(Source):
         path = Path(self.path).expanduser()
         if not path.is_file():
             raise ValueError(f"path = {self.path!r}: there is no such file")
-        readers = {".npz": self._read_npz, ".npy": self._read_npy, ".csv": self._read_csv}
+        readers = {".npz": self._read_arrays, ".npy": self._read_arrays, ".csv": self._read_csv}
         if path.suffix not in readers:
             raise ValueError(f"path = {self.path!r}: must end in {', '.join(readers)}")
         records, labels, keys = readers[path.suffix](path)
@@ -204,6 +205,8 @@ class Table(Source):
         for what, values in (("labels", labels), ("keys", keys)):
             if values is not None and values.shape != (len(records),):
                 raise ValueError(f"path = {self.path!r}: {what} have shape {values.shape}, records {records.shape}")
+        if not (np.isfinite(self.unit) and self.unit > 0):
+            raise ValueError(f"unit = {self.unit}: must be a positive finite number")
         bad = ~np.isfinite(records).all(axis=tuple(range(1, records.ndim)))
         if bad.any():
             raise ValueError(f"path = {self.path!r}: record {int(bad.argmax())} holds NaN or infinite numbers")
@@ -215,20 +218,11 @@ class Table(Source):
         shape = " x ".join(map(str, records.shape[1:]))
         return DataSet(records, f"{path.name}: {len(records)} records of shape {shape}", labels, keys)
 
-    def _read_npz(self, path: Path) -> tuple[Array, NDArray[Any] | None, NDArray[Any] | None]:
+    def _read_arrays(self, path: Path) -> tuple[Array, NDArray[Any] | None, NDArray[Any] | None]:
         try:
-            with np.load(path, allow_pickle=False) as file:
-                if "records" not in file:
-                    raise ValueError(f"no array `records` among {', '.join(file.files) or 'none'}")
-                labels, keys = (file.get(name) for name in ("labels", "keys"))
-                return np.asarray(file["records"], dtype=float), labels, keys
-        except (ValueError, OSError) as error:
-            raise ValueError(f"path = {self.path!r}: {error}") from error
-
-    def _read_npy(self, path: Path) -> tuple[Array, None, None]:
-        try:
-            return np.asarray(np.load(path, allow_pickle=False), dtype=float), None, None
-        except (ValueError, OSError) as error:
+            held = read_arrays(path, ("records",), optional=("labels", "keys"))
+            return np.asarray(held["records"], dtype=float), held.get("labels"), held.get("keys")
+        except (ValueError, TypeError) as error:
             raise ValueError(f"path = {self.path!r}: {error}") from error
 
     def _read_csv(self, path: Path) -> tuple[Array, NDArray[Any] | None, NDArray[Any] | None]:

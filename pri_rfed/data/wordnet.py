@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from pri_rfed.data import download
 from pri_rfed.data.base import Array, DataSet, Source, at_least
 from pri_rfed.data.download import DataFolders
+from pri_rfed.files import read_arrays, write_atomically
 from pri_rfed.manifolds.poincare_ball import PoincareBall
 from pri_rfed.problems.structured_prediction import kernel_weights
 
@@ -205,16 +205,15 @@ class PoincareEmbedding:
         key = hashlib.sha256(graph.to_tsv() + repr(self).encode()).hexdigest()[:16]
         path = download.cache_folder() / "wordnet" / f"embedding-{key}.npy"
         with contextlib.suppress(OSError, ValueError):
-            points = np.load(path, allow_pickle=False)
+            points = read_arrays(path, ("points",))["points"]
             if points.shape == (len(graph.words), self.dim):
                 return np.asarray(points, dtype=float)
         points = self.train(graph)
         with contextlib.suppress(OSError):  # a cache that cannot be written is none
             path.parent.mkdir(parents=True, exist_ok=True)
-            unfinished = path.with_name(f"{path.name}.{os.getpid()}")
-            with unfinished.open("wb") as file:
-                np.save(file, points)
-            os.replace(unfinished, path)
+            buffer = io.BytesIO()
+            np.save(buffer, points)
+            write_atomically(path, buffer.getvalue())
         return points
 
 

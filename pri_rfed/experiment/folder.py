@@ -28,6 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from pri_rfed.files import write_atomically
+
 LIBRARIES = ("numpy", "scipy", "dp-accounting", "autodp", "scikit-learn", "pri-rfed")
 
 
@@ -39,21 +41,6 @@ def versions() -> dict[str, str]:
     """What a run depends on beside its configuration."""
     libraries = {name: metadata.version(name) for name in LIBRARIES}
     return {"python": platform.python_version(), "platform": platform.platform(), **libraries}
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Replace the file at once and for good: whoever reads it sees the old content or the new one."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def check_out(path: Path | None) -> None:

@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 from pri_rfed.experiment import sweep_report
 from pri_rfed.experiment.citations import bibtex, references
 from pri_rfed.experiment.config import PrivacyOptions, protects
-from pri_rfed.experiment.folder import RunFolder, without_infinities, write_atomically
+from pri_rfed.experiment.folder import RunFolder, without_infinities
 from pri_rfed.experiment.spending import Spending
 from pri_rfed.experiment.sweep_report import DIAGNOSTIC, Chart
+from pri_rfed.files import write_atomically
 from pri_rfed.privacy.accountants import ACCOUNTANTS
 from pri_rfed.privacy.events import Unit
 from pri_rfed.privacy.report import neighbours

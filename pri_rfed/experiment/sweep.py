@@ -81,8 +81,9 @@ import numpy as np
 import tomli_w
 
 from pri_rfed.experiment.config import SECTIONS, ConfigError, override, read_toml
-from pri_rfed.experiment.folder import to_json, versions, write_atomically
+from pri_rfed.experiment.folder import to_json, versions
 from pri_rfed.experiment.options import build, shown, suggestion
+from pri_rfed.files import write_atomically
 
 RANGES = ("linear", "log", "choice")
 MOST_POINTS = 100_000

@@ -20,10 +20,11 @@ from typing import Any
 from pri_rfed.data.agents import AgentArrays
 from pri_rfed.data.download import DataFolders
 from pri_rfed.experiment.config import ConfigError, Experiment, Memory, check, load
-from pri_rfed.experiment.folder import to_json, write_atomically
+from pri_rfed.experiment.folder import to_json
 from pri_rfed.experiment.run import carry_out, claims, epsilons, evaluation_of, figures
 from pri_rfed.experiment.sweep import CURVES, FACTS, RESULTS, Point, Sweep, SweepFolder
 from pri_rfed.experiment.sweep_plots import plot_sweep
+from pri_rfed.files import write_atomically
 from pri_rfed.simulation import Evaluation, Result
 
 BACKENDS = ("processes", "ray")

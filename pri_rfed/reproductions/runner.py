@@ -26,9 +26,10 @@ import tomli_w
 
 from pri_rfed.data.download import PUBLIC_DATA, DataFolders
 from pri_rfed.experiment.config import ConfigError
-from pri_rfed.experiment.folder import to_json, versions, write_atomically
+from pri_rfed.experiment.folder import to_json, versions
 from pri_rfed.experiment.options import build, suggestion
 from pri_rfed.experiment.plots import drawing
+from pri_rfed.files import write_atomically
 from pri_rfed.reproductions import EXPERIMENTS
 from pri_rfed.reproductions.base import Cell, Paper, Reproduction, Row
 
