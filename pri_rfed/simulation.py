@@ -143,7 +143,7 @@ def simulate(
     pool = len(counts)
     sampled = pool if sampled is None else sampled
     delta = delta if budget is None else budget.delta
-    wrong = _misfits(problem, agents, rounds, sampled, delta, start, output, evaluate_every, resume_from)
+    wrong = _misfits(problem, agents, rounds, sampled, delta, start, seed, output, evaluate_every, resume_from)
     if budget is not None and hasattr(trainer, "noise"):
         trainer = replace(trainer, noise=1.0)  # type: ignore[type-var]
     elif budget is not None:
@@ -169,6 +169,7 @@ def simulate(
         wrong.append(str(error))
     if wrong:
         raise ValueError("; ".join(wrong))
+    rounds, sampled = int(rounds), int(sampled)  # events take no numbers of NumPy's
     if budget is not None:
         from pri_rfed.privacy.calibration import calibrate_noise
 
@@ -294,6 +295,7 @@ def _misfits(
     sampled: int,
     delta: float,
     start: Array | None,
+    seed: int,
     output: str,
     evaluate_every: int,
     resume_from: State | None,
@@ -301,18 +303,17 @@ def _misfits(
     """What is wrong with a run, but for its trainer and its records."""
     pool = len(agents.counts)
     wrong = []
-    if rounds < 1:
-        wrong.append(f"rounds = {rounds!r} must be a whole number >= 1")
-    if not 1 <= sampled <= pool:
-        wrong.append(f"sampled = {sampled!r} must lie between 1 and the number of agents, {pool}")
+    for name, value, least in (("rounds", rounds, 1), ("seed", seed, 0), ("evaluate_every", evaluate_every, 0)):
+        if not (_is_whole(value) and value >= least):
+            wrong.append(f"{name} = {value!r} must be a whole number >= {least}")
+    if not (_is_whole(sampled) and 1 <= sampled <= pool):
+        wrong.append(f"sampled = {sampled!r} must be a whole number from 1 to that of the agents, {pool}")
     if not 0 < delta < 1:
         wrong.append(f"delta = {delta!r} must lie strictly between 0 and 1")
     if output not in ("last", "uniform"):
         wrong.append(f"output = {output!r} must be 'last' or 'uniform'")
     if output == "uniform" and rounds == 1:
         wrong.append("output = 'uniform' draws from the points that rounds begin with: for rounds = 1, the start")
-    if evaluate_every < 0:
-        wrong.append(f"evaluate_every = {evaluate_every!r} must be >= 0")
     point = start if resume_from is None else resume_from.point
     if point is not None:
         name = "start" if resume_from is None else "resume_from"
@@ -325,6 +326,10 @@ def _misfits(
             f"this one has {rounds} rounds and {pool} agents"
         )
     return wrong
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 class Evaluation:

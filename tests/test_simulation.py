@@ -393,11 +393,27 @@ def test_everything_that_is_wrong_is_said_at_once() -> None:
         ({"rounds": 9, "resume_from": State(3, np.eye(6)[0], np.zeros(5, dtype=np.int64))}, "with 5 agents"),
         ({"rounds": 9, "resume_from": State(3, np.ones(6), np.zeros(6, dtype=np.int64))}, "resume_from must be"),
         ({"rounds": 1, "start": np.eye(6)[:1]}, "start must be one point"),
+        ({"rounds": 2.5}, "rounds = 2.5 must be a whole number >= 1"),
+        ({"rounds": float("nan")}, "rounds = nan must be"),
+        ({"rounds": True}, "rounds = True must be"),
+        ({"rounds": 1, "sampled": 1.5}, "sampled = 1.5 must be a whole number from 1 to that of the agents, 6"),
+        ({"rounds": 1, "seed": -1}, "seed = -1 must be a whole number >= 0"),
+        ({"rounds": 1, "seed": 1.5}, "seed = 1.5 must be"),
+        ({"rounds": 1, "evaluate_every": 1.5}, "evaluate_every = 1.5 must be"),
     ],
 )
 def test_runs_that_cannot_be_are_refused(options: dict[str, Any], told: str) -> None:
     with pytest.raises(ValueError, match=told):
         simulate(EIGENVECTOR, vectors(), NOISY, **options)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    own = simulate(EIGENVECTOR, vectors(), NOISY, rounds=2, sampled=3, seed=4, budget=Budget(2.0))
+    numpys = simulate(
+        EIGENVECTOR, vectors(), NOISY, rounds=np.int64(2), sampled=np.int32(3), seed=np.int64(4), budget=Budget(2.0)
+    )
+    assert_same(own, numpys)
+    assert numpys.privacy.epsilon_global == own.privacy.epsilon_global
 
 
 def test_a_budget_needs_noise_and_bounds() -> None:
