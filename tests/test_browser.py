@@ -80,9 +80,13 @@ def text_of(page: Page, id: str) -> str:
     return page.locator(f"#{id}").inner_text()
 
 
-def lines_of(page: Page, chart: str) -> int:
-    """How many lines of a chart are drawn, with something to see."""
-    return page.locator(f"{chart} .plot .scatterlayer .trace .js-line[d]").count()
+def expect_lines(page: Page, chart: str, number: int) -> None:
+    """Wait until so many lines of a chart are drawn, with something to see."""
+    expect(page.locator(f"{chart} .plot .scatterlayer .trace .js-line[d]")).to_have_count(number)
+
+
+def expect_points(page: Page, chart: str, number: int) -> None:
+    expect(page.locator(f"{chart} .plot .points .point")).to_have_count(number)
 
 
 # Reports
@@ -97,20 +101,21 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> str:
 def test_a_report_draws_its_plots(browser: Browser, report: str) -> None:
     with opened(browser, report) as page:
         for chart in ("#chart-risk", "#chart-gradient", "#chart-distance"):
-            assert lines_of(page, chart) == 1
-        assert lines_of(page, "#chart-epsilon") == 2
-        assert page.locator("#chart-ledgers .plot .bars .point path").count() == 10
+            expect_lines(page, chart, 1)
+        expect_lines(page, "#chart-epsilon", 2)
+        expect(page.locator("#chart-ledgers .plot .bars .point path")).to_have_count(10)
         # Toggles work from the keyboard, and say how they stand.
         ledger = page.get_by_role("button", name="after it: largest ledger")
         ledger.focus()
         page.keyboard.press("Enter")
-        assert ledger.get_attribute("aria-pressed") == "false" and lines_of(page, "#chart-epsilon") == 1
+        assert ledger.get_attribute("aria-pressed") == "false"
+        expect_lines(page, "#chart-epsilon", 1)
         page.keyboard.press("Space")
-        assert lines_of(page, "#chart-epsilon") == 2
+        expect_lines(page, "#chart-epsilon", 2)
         log = page.locator("#chart-risk").get_by_role("button", name="log scale")
         before = page.locator("#chart-risk .ytick").all_text_contents()
         log.click()
-        assert page.locator("#chart-risk .ytick").all_text_contents() != before
+        expect(page.locator("#chart-risk .ytick")).not_to_have_text(before)
         # Hovering names the point.
         box = page.locator("#chart-risk .plot .points .point").first.bounding_box()
         assert box is not None
@@ -138,21 +143,18 @@ def test_a_report_on_paper_and_in_the_dark(browser: Browser, report: str) -> Non
     def ground(page: Page) -> str:
         return page.evaluate("getComputedStyle(document.body).backgroundColor")
 
-    def colour(page: Page) -> str:
-        return page.locator("#chart-risk .plot .js-line").evaluate("line => getComputedStyle(line).stroke")
-
     with opened(browser, report, color_scheme="light") as page:
-        light = ground(page), colour(page)
+        line = page.locator("#chart-risk .plot .js-line")
+        expect(line).to_have_css("stroke", "rgb(0, 114, 178)")
+        assert ground(page) == "rgb(255, 255, 255)"
         page.emulate_media(color_scheme="dark")
-        page.wait_for_timeout(200)
-        dark = ground(page), colour(page)
-        assert light == ("rgb(255, 255, 255)", "rgb(0, 114, 178)")
-        assert dark == ("rgb(19, 22, 26)", "rgb(86, 180, 233)")
+        expect(line).to_have_css("stroke", "rgb(86, 180, 233)")
+        assert ground(page) == "rgb(19, 22, 26)"
         page.emulate_media(media="print", color_scheme="dark")
         assert ground(page) == "rgb(255, 255, 255)"
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         assert not page.locator(".reset").first.is_visible() and page.locator("#config").is_visible()
-        assert colour(page) == light[1]
+        expect(line).to_have_css("stroke", "rgb(0, 114, 178)")
         page.set_viewport_size({"width": 673, "height": 900})
         outside = "plots => plots.map(plot => plot.querySelector('.main-svg').clientWidth - plot.clientWidth)"
         assert max(page.locator(".plot").evaluate_all(outside)) <= 0, "plots fit the paper"
@@ -170,10 +172,10 @@ def test_the_configuration_of_a_report_is_copied(browser: Browser, report: str) 
 
 def test_the_report_of_a_sweep(browser: Browser, tmp_path: Path) -> None:
     with opened(browser, write_report(swept(tmp_path).path).as_uri()) as page:
-        assert lines_of(page, "#chart-epsilon") == 2 + 4, "two lines, and the edges of their bands"
-        assert page.locator("#chart-map .plot .heatmaplayer image").count() == 1
+        expect_lines(page, "#chart-epsilon", 2 + 4)  # two lines, and the edges of their bands
+        expect(page.locator("#chart-map .plot .heatmaplayer image")).to_have_count(1)
         assert page.locator("#chart-pareto .plot .points .point").count() >= 4
-        assert lines_of(page, "#chart-convergence") == 3 * 3
+        expect_lines(page, "#chart-convergence", 3 * 3)
         assert page.locator("script").count() == 4, "what the sweep's errors say is not run"
 
 
@@ -284,8 +286,8 @@ def test_a_quick_simulation(browser: Browser, address: str) -> None:
         rest(page)
         page.get_by_role("button", name="simulate this setting").press("Enter")
         expect(page.locator("#trial-said")).to_have_text(re.compile("^excess risk .*not private"))
-        assert page.locator("#trials tbody tr").count() == 1
-        assert page.locator("#chart-utility .plot .points .point").count() == 1
+        expect(page.locator("#trials tbody tr")).to_have_count(1)
+        expect_points(page, "#chart-utility", 1)
         # One of many minutes, so that it does not end before it is cancelled.
         for name, value in (("N agents", "20"), ("s of them in each round", "10"), ("n records of each agent", "10000"),
                             ("b records in a step", "5000"), ("T rounds", "10000"),
@@ -294,13 +296,13 @@ def test_a_quick_simulation(browser: Browser, address: str) -> None:
         page.get_by_role("button", name="simulate this setting").click()
         page.get_by_role("button", name="cancel").click()
         expect(page.locator("#trial-said")).to_have_text("cancelled")
-        assert page.locator("#trials tbody tr").count() == 2
+        expect(page.locator("#trials tbody tr")).to_have_count(2)
 
 
 def test_utility_is_drawn_from_a_sweep(browser: Browser, tmp_path: Path) -> None:
     with explorer(swept(tmp_path).path) as address, opened(browser, address) as page:
         rest(page)
-        assert page.locator("#chart-utility .plot .points .point").count() == 3 + 1, "its points, the nearest one twice"
+        expect_points(page, "#chart-utility", 3 + 1)  # its points, the nearest one twice
         words = "excess risk 0.021, 0.02 to 0.022 over 2 seeds.* N 10,"
         expect(page.locator("#nearest")).to_have_text(re.compile(words))
         page.get_by_role("spinbutton", name="N agents").fill("40")
@@ -371,7 +373,7 @@ def test_a_run_is_followed_round_by_round(browser: Browser, tmp_path: Path, some
                 expect(page.locator("#live-done")).to_have_text(f"{done} / 6")
                 assert text_of(page, "live-state") == "going on" and "left" in text_of(page, "live-left")
                 for chart in ("#live-excess_risk", "#live-gradient_norm"):
-                    expect(page.locator(f"{chart} .plot .points .point")).to_have_count(done)
+                    expect_points(page, chart, done)
                     assert page.locator(f"{chart} .plot .ytick").count() >= 2
                 seen.append(figures_of(page))
             assert 0 < seen[0]["global"] < seen[1]["global"] < seen[2]["global"]
@@ -394,8 +396,8 @@ def test_a_run_is_followed_round_by_round(browser: Browser, tmp_path: Path, some
                 for name, curve in curves.items():
                     assert figures[name] == pytest.approx(curve[done], rel=1e-3)
             for chart in ("#live-excess_risk", "#live-gradient_norm"):
-                assert page.locator(f"{chart} .plot .points .point").count() == 6
-            assert lines_of(page, "#live-epsilon") == 2
+                expect_points(page, chart, 6)
+            expect_lines(page, "#live-epsilon", 2)
             widths = "plots => plots.map(plot => plot.querySelector('.main-svg').clientWidth - plot.clientWidth)"
             assert page.locator("#live-charts .plot").evaluate_all(widths) == [0] * 3, "each in its own place"
             assert page.locator("#live-progress").evaluate("bar => bar.value === bar.max")
