@@ -444,7 +444,7 @@ def _shape_of_ball(manifold: Manifold, radius: float, eigenvalue_floor: float | 
     Raises ValueError, naming the argument, where radius is too large for that or the manifold has no such ball.
     """
     _positive("Fréchet mean", radius=radius)
-    if isinstance(manifold, SPDBuresWasserstein) and manifold.m > 1:
+    if isinstance(manifold, SPDBuresWasserstein):
         if eigenvalue_floor is None:
             raise ValueError(
                 f"Fréchet mean: eigenvalue_floor is needed on {manifold}, whose curvature is unbounded near singular "

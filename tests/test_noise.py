@@ -39,6 +39,7 @@ from pri_rfed.noise import (
     tangent_gaussian,
     volume_growth,
 )
+from pri_rfed.problems import FrechetMean
 
 Array = NDArray[np.float64]
 Cdf = Callable[[Array], Array]
@@ -411,6 +412,7 @@ def neighbours(
         (PoincareBall(4), 1.0, 0.99),
         (SPDAffineInvariant(3), 1.5, 0.99),
         (SPDLogEuclidean(2), 1.0, 0.99),
+        (SPDBuresWasserstein(1), 0.2, 0.99),
         (SPDBuresWasserstein(2), 0.2, 0.7),
         (Grassmann(4, 2), 0.15, 0.8),
         (Product([Sphere(3), Hyperboloid(2)]), 0.15, 0.8),
@@ -501,6 +503,19 @@ def test_sensitivity_formula() -> None:
 def test_sensitivity_refuses(manifold: Manifold, radius: float, n: int, more: dict[str, float], text: str) -> None:
     with pytest.raises(ValueError, match=text):
         frechet_mean_sensitivity(manifold, radius, n, **more)
+
+
+def test_one_number_is_a_bures_wasserstein_matrix_too() -> None:
+    """On these the roots are a half line, which is flat."""
+    manifold, middle = SPDBuresWasserstein(1), np.eye(1)
+    assert FrechetMean(manifold, middle, 0.3).gradient_difference_bound == pytest.approx(1.2)
+    z = (1 + 0.3 * np.linspace(-1, 1, 5)).reshape(5, 1, 1) ** 2
+    for mechanism in (LaplaceMean(manifold, middle, 0.3, 5, 8.0), KNG(manifold, middle, 0.3, 5, 8.0)):
+        assert manifold.valid_points(mechanism.sample(z, generator(), 100)).all()
+    law = LaplaceMean(manifold, middle, 0.3, 5, 8.0)
+    assert law.sensitivity == pytest.approx(2 * 0.3 / 5)
+    drawn = np.sqrt(law.sample(z, generator(1), DRAWS)[:, 0, 0])
+    has_scale(np.abs(drawn - 1), lambda scale: stats.expon(scale=scale).cdf, 2 * law.sensitivity / 8.0)
 
 
 def test_laplace_scale() -> None:
