@@ -14,7 +14,7 @@ import pytest
 from scipy import stats
 from typer.testing import CliRunner
 
-from pri_rfed import noise
+from pri_rfed import mechanisms
 from pri_rfed.aggregation import AgentLevelMean
 from pri_rfed.cli import app
 from pri_rfed.manifolds import (
@@ -394,8 +394,8 @@ def test_batches_that_are_not_drawn_are_caught(monkeypatch: pytest.MonkeyPatch) 
 def test_a_laplace_law_that_is_too_narrow_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     attack = canary(RiemannianLaplaceMean(epsilon=2.0), FrechetMean(Euclidean(1), np.zeros(1), 1.0), 3)
     sound(attack, 0.7, repetitions=2000)
-    scale = noise.laplace_scale
-    monkeypatch.setattr(noise, "laplace_scale", lambda *args, **options: scale(*args, **options) * 2 / 3)
+    scale = mechanisms.laplace_scale
+    monkeypatch.setattr(mechanisms, "laplace_scale", lambda *args, **options: scale(*args, **options) * 2 / 3)
     refuted(attack, repetitions=2000)
 
 

@@ -16,7 +16,8 @@ from pri_rfed import noise
 from pri_rfed.data.agents import AgentArrays, Records
 from pri_rfed.frechet import frechet_mean
 from pri_rfed.manifolds import SPDBuresWasserstein
-from pri_rfed.noise import KNG, LaplaceMean, RiemannianLaplace, floor_of_ball, tangent_gaussian
+from pri_rfed.mechanisms import KNG, LaplaceMean, floor_of_ball
+from pri_rfed.noise import RiemannianLaplace, tangent_gaussian
 from pri_rfed.privacy.audit import audit, canary
 from pri_rfed.privacy.events import Pure
 from pri_rfed.privacy.evidence import Claim, evidence

@@ -27,18 +27,15 @@ from pri_rfed.manifolds import (
     Sphere,
     Stiefel,
 )
-from pri_rfed.noise import (
+from pri_rfed.mechanisms import (
     KNG,
     LaplaceMean,
-    RiemannianLaplace,
     frechet_mean_sensitivity,
     kng_mcmc,
-    laplace_distance,
     laplace_scale,
     mean_gradient_sensitivity,
-    tangent_gaussian,
-    volume_growth,
 )
+from pri_rfed.noise import RiemannianLaplace, laplace_distance, tangent_gaussian, volume_growth
 from pri_rfed.problems import FrechetMean
 
 Array = NDArray[np.float64]

@@ -23,7 +23,8 @@ from pri_rfed.manifolds import (
     Sphere,
     Stiefel,
 )
-from pri_rfed.noise import frechet_mean_sensitivity, tangent_gaussian
+from pri_rfed.mechanisms import frechet_mean_sensitivity
+from pri_rfed.noise import tangent_gaussian
 from pri_rfed.privacy.accountants import ACCOUNTANTS
 from pri_rfed.privacy.events import NonPrivate, Pure, Unit, repeat
 from pri_rfed.problems import FrechetMean, PrincipalEigenvector

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pri_rfed.frechet import frechet_mean
 from pri_rfed.manifolds.base import Array, Manifold
 from pri_rfed.manifolds.euclidean import Euclidean
-from pri_rfed.noise import floor_of_ball, mean_gradient_sensitivity
+from pri_rfed.mechanisms import floor_of_ball, mean_gradient_sensitivity
 from pri_rfed.problems.base import Problem
 from pri_rfed.problems.clipping import clip, mean_of_clipped
 

@@ -18,7 +18,8 @@ from pri_rfed.experiment.plots import BLACK, BLUE, GREEN, GREY, LOOKS, ORANGE
 from pri_rfed.manifolds import Euclidean, Manifold, SPDAffineInvariant, Sphere
 from pri_rfed.manifolds.base import Array
 from pri_rfed.manifolds.naming import origin
-from pri_rfed.noise import LaplaceMean, RiemannianLaplace, frechet_mean_sensitivity
+from pri_rfed.mechanisms import LaplaceMean, frechet_mean_sensitivity
+from pri_rfed.noise import RiemannianLaplace
 from pri_rfed.problems import FrechetMean
 from pri_rfed.randomness import Role, stream
 from pri_rfed.reproductions.base import Cell, Paper, Reproduction, Row

@@ -10,7 +10,7 @@ import numpy as np
 
 from pri_rfed.data.agents import Records
 from pri_rfed.manifolds.base import Array
-from pri_rfed.noise import KNG, LaplaceMean, kng_mcmc
+from pri_rfed.mechanisms import KNG, LaplaceMean, kng_mcmc
 from pri_rfed.privacy.events import Event, NonPrivate, Pure
 from pri_rfed.problems.base import Problem
 from pri_rfed.problems.frechet import FrechetMean
@@ -84,7 +84,8 @@ class RiemannianLaplaceMean(_PerturbedMean):
     epsilon: what an agent spends in every round it takes part in. tolerance: how far the computed mean may lie from the
     exact one, as a share of the public radius; it is part of the sensitivity.
 
-    Guarantee: an upload is epsilon-differentially private with delta = 0; it is drawn exactly (`noise.LaplaceMean`).
+    Guarantee: an upload is epsilon-differentially private with delta = 0; it is drawn exactly
+    (`mechanisms.LaplaceMean`).
     """
 
     name = "riemannian-laplace"
@@ -107,8 +108,8 @@ class RiemannianLaplaceMean(_PerturbedMean):
 
 @dataclass(frozen=True, kw_only=True)
 class KNGMean(_PerturbedMean):
-    """A draw of the K-norm gradient mechanism for the agent's Fréchet mean (`noise.KNG`). For the problem FrechetMean
-    with its public ball.
+    """A draw of the K-norm gradient mechanism for the agent's Fréchet mean (`mechanisms.KNG`). For the problem
+    FrechetMean with its public ball.
 
     epsilon: what an agent spends in every round it takes part in. sampler: "exact", or "mcmc", a Metropolis-Hastings
     chain of burn_in steps as a comparison, with proposals of standard deviation step times the law's scale; the exact
