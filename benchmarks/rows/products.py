@@ -80,9 +80,9 @@ def rows(quick: bool) -> Iterator[Row]:
             total = np.stack([(own @ w) @ own for own in records])
         return total
 
+    repeats = 2 if quick else 3
     double, later = run("float64")
-    single, later_single = run("float32")
-    ours, ours_single, *bare = side_by_side(double, single, together, apart, repeats=2 if quick else 3)
+    ours, *bare = side_by_side(double, together, apart, repeats=repeats)
     note = (
         "Bare products: in one batch or an agent after the other, whatever is faster. The whole run checks and stacks "
         "the records once besides."
@@ -91,7 +91,9 @@ def rows(quick: bool) -> Iterator[Row]:
     if rounds > 1:
         yield Row(f"{label}, a round after the first", later[0], "its products", min(bare) / rounds, 1 / 1.5, note=note)
     held = "float64 records"
-    yield Row(f"{label}, float32 records, the whole run", ours_single, held, ours)
+    (double, later), (single, later_single) = run("float64"), run("float32")
+    whole, whole_single = side_by_side(double, single, repeats=repeats)
+    yield Row(f"{label}, float32 records, the whole run", whole_single, held, whole)
     if rounds > 1:
         yield Row(f"{label}, float32 records, a round after the first", later_single[0], held, later[0])
     command = "pri-rfed run configs/mnist_pca.toml"
