@@ -21,7 +21,7 @@ from pri_rfed.experiment.options import Built
 from pri_rfed.files import read_arrays
 from pri_rfed.manifolds.base import Array
 from pri_rfed.policy import Policy
-from pri_rfed.privacy.events import Event, Gaussian
+from pri_rfed.privacy.events import Approximate, Event, Gaussian, Pure
 from pri_rfed.privacy.ledger import BudgetExceeded, Ledger, LedgerError, content_hash
 from pri_rfed.problems.base import Problem
 from pri_rfed.randomness import AgentStreams
@@ -185,11 +185,16 @@ def read_records(policy: Policy) -> Array:
 
 
 def least_noise(event: Event) -> float:
-    """The least noise of the Gaussian releases that an event is made of, as a multiple of their sensitivity."""
-    if isinstance(event, Gaussian):
-        return event.sigma / event.sensitivity
-    parts = getattr(event, "events", (event.event,) if hasattr(event, "event") else ())
-    return min((least_noise(part) for part in parts), default=math.inf)
+    """The least noise of the releases that an event is made of, as a multiple of their sensitivity: the standard
+    deviation of a Gaussian one, the scale 1/epsilon that a Laplace one has at least; 0 where no more is known."""
+    match event:
+        case Gaussian():
+            return event.sigma / event.sensitivity
+        case Pure():
+            return 1 / event.epsilon
+        case Approximate():
+            return 0.0
+    return min(map(least_noise, event.parts), default=math.inf)
 
 
 def _key(table: Mapping[str, Any]) -> str:

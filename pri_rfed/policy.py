@@ -5,7 +5,8 @@
     data = "records.npy"          # the records, [n, *record_shape]; or an .npz file that holds them as `records`
     ledger = "ward-3.ledger"      # where what was spent is written down; made with `pri-rfed ledger set-budget`
     trainers = ["dp-rsgd"]        # the trainings that may run
-    least_noise = 0.5             # every release has noise of at least so many times its sensitivity
+    least_noise = 0.5             # every release has noise of at least so many times its sensitivity (for an
+                                  # epsilon-private one 1/epsilon is what counts)
     most_records = 2000           # the most per-record gradients that one round may evaluate
     precision = "float64"         # or "float32": hold the records in half the memory, rounded (`pri_rfed.AgentArrays`)
 

@@ -15,7 +15,7 @@ import tomli_w
 from pri_rfed.manifolds.hyperboloid import Hyperboloid
 from pri_rfed.participant import Participant, Refused, answer, least_noise
 from pri_rfed.policy import load_policies, load_policy
-from pri_rfed.privacy.events import Composed, Gaussian, NoRelease, SampledWithoutReplacement, repeat
+from pri_rfed.privacy.events import Approximate, Composed, Gaussian, NoRelease, Pure, SampledWithoutReplacement, repeat
 from pri_rfed.privacy.ledger import Ledger, Renyi
 from pri_rfed.training import DPRSGD
 from pri_rfed.wire import Plan
@@ -91,6 +91,20 @@ def test_its_owner_is_told_where_labels_alone_are_protected(tmp_path: Path, capl
     (entry,) = (e for e in Ledger.open(tmp_path / "ledger").status("ward/2026").history if "label" in e.body)
     assert entry.body["label"] == "run: round 1, attempt 1"
     assert entry.body["protects"].startswith("label DP: of a record its label alone is protected")
+
+
+def test_the_least_noise_holds_for_laplace_noise_too(tmp_path: Path) -> None:
+    problem = {"name": "frechet-mean", "manifold": "euclidean", "radius": 2.0}
+    agent = participant(tmp_path, trainers=["riemannian-laplace"], problems=[problem])
+
+    def plan(epsilon: float) -> Plan:
+        table = {"name": "riemannian-laplace", "epsilon": epsilon}
+        return replace(PLAN, problem=problem | {"outside": "refuse"}, trainer=table)
+
+    with pytest.raises(Refused, match=r"its noise is 0\.5 times the sensitivity; the owner asks for 1"):
+        agent.train(plan(2.0))
+    assert releases(tmp_path) == 0
+    assert agent.train(plan(1.0)).shape == (DIM,)
 
 
 REFUSED: dict[str, tuple[Plan, str]] = {
@@ -255,3 +269,5 @@ def test_the_least_noise_of_an_event() -> None:
     assert least_noise(repeat(SampledWithoutReplacement(one, 2, 10), 7)) == 1.5
     assert least_noise(Composed((repeat(one, 3), two, NoRelease()))) == 0.5
     assert least_noise(NoRelease()) == float("inf")
+    assert least_noise(repeat(Pure(4.0), 3)) == 0.25
+    assert least_noise(Composed((one, Approximate(0.1, 1e-6)))) == 0.0
