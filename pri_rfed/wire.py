@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import metadata
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -36,6 +36,7 @@ project share it, as they share the entries `protocol` and `project` of a header
 
 LONGEST_HEADER = 1 << 20
 LONGEST_REASON = 300
+MOST_AXES = 32
 _DTYPE = "<f8"
 
 Packed = dict[str, str | bytes]
@@ -202,7 +203,7 @@ def _header(record: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(text, str) or len(text) > LONGEST_HEADER:
         raise WireError("it has no header")
     try:
-        header = json.loads(text)
+        header = json.loads(text, parse_constant=_no_json)
     except (ValueError, RecursionError):
         raise WireError("its header is no JSON") from None
     if not isinstance(header, dict):
@@ -216,6 +217,10 @@ def _header(record: Mapping[str, Any]) -> dict[str, Any]:
     return header
 
 
+def _no_json(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is no JSON, which Python's own reader does not mind")
+
+
 def _take(header: Mapping[str, Any], name: str, kind: type[Any]) -> Any:
     value = header.get(name)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -227,7 +232,9 @@ def _shape(header: Mapping[str, Any]) -> tuple[int, ...]:
     shape: Iterable[Any] = _take(header, "shape", list)
     if not all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in shape):
         raise WireError(f"header: shape = {clean(shape)} is none")
-    return tuple(shape)
+    if len(sizes := tuple(shape)) > MOST_AXES:
+        raise WireError(f"header: shape has {len(sizes)} axes, more than {MOST_AXES}")
+    return sizes
 
 
 def _array(record: Mapping[str, Any], shape: tuple[int, ...]) -> Array:

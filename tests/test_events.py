@@ -90,6 +90,9 @@ def test_events_are_immutable_and_hashable():
         ('{"version": 1, "event": {"kind": "gaussian", "sensitivity": 1.0}}', "sigma"),
         ('{"version": 1, "event": {"kind": "gaussian", "sensitivity": 1, "sigma": 1, "of": "agent", "x": 1}}', "'x'"),
         ('{"version": 1, "event": {"kind": "repeated", "event": {"kind": "no-release"}, "times": true}}', "True"),
+        ('{"version": 1, "event": {"kind": []}}', "unknown event"),
+        ('{"version": 1, "event": {"kind": "composed", "events": 5}}', "events = 5 must be a list"),
+        ('{"version": 1, "event": {"kind": "pure", "of": "agent", "epsilon": 1' + "0" * 400 + "}}", "too large"),
         ("[1]", "None"),
     ],
 )

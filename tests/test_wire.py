@@ -104,6 +104,9 @@ def test_what_is_no_answer_is_refused(changes: dict[str, Any], reason: str) -> N
         ({"agents": {"a": 1.5}}, "1.5 records"),
         ({"trainer": "dp-rsgd"}, "trainer"),
         ({"shape": [3]}, "announces 24"),
+        ({"shape": [2, 2, *[1] * 99]}, "101 axes"),
+        ({"trainer": {"noise": float("nan")}}, "no JSON"),
+        ({"problem": {"radius": float("inf")}}, "no JSON"),
     ],
 )
 def test_what_is_no_plan_is_refused(changes: dict[str, Any], reason: str) -> None:

@@ -332,10 +332,10 @@ def repeat(event: Event, times: int) -> Event:
 
 def event_from_dict(data: Any) -> Event:
     """The inverse of `Event.to_dict`. Raises ValueError, naming the part that is wrong; never guesses."""
-    if not isinstance(data, dict) or data.get("kind") not in _KINDS:
-        kind = data.get("kind") if isinstance(data, dict) else data
+    kind = data.get("kind") if isinstance(data, dict) else data
+    if not isinstance(data, dict) or not isinstance(kind, str) or kind not in _KINDS:
         raise ValueError(f"unknown event {kind!r}; known are {', '.join(_KINDS)}")
-    cls = _KINDS[data["kind"]]
+    cls = _KINDS[kind]
     names = {field.name for field in fields(cls)}
     given = set(data) - {"kind"}
     if given != names:
@@ -346,6 +346,8 @@ def event_from_dict(data: Any) -> Event:
         if name == "event":
             value = event_from_dict(value)
         elif name == "events":
+            if not isinstance(value, list):
+                raise ValueError(f"event {cls.kind!r}: events = {value!r} must be a list")
             value = tuple(event_from_dict(part) for part in value)
         elif name == "of":
             value = Unit(value)
@@ -354,7 +356,10 @@ def event_from_dict(data: Any) -> Event:
         elif isinstance(value, bool) or not isinstance(value, (int, float)):
             raise ValueError(f"event {cls.kind!r}: {name} = {value!r} must be a number")
         values[name] = value
-    return cls(**values)
+    try:
+        return cls(**values)
+    except OverflowError as error:  # a whole number beyond all that a float can be
+        raise ValueError(f"event {cls.kind!r}: {error}") from error
 
 
 def dumps(event: Event) -> str:
