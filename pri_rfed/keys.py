@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,7 +26,16 @@ _SKEW = datetime.timedelta(days=1)
 
 
 def make_authority(folder: Path, days: int = 3650) -> None:
-    """A new authority in `folder`: ca.crt, which everybody gets, and ca.key, which stays where it is."""
+    """A new authority in `folder`: ca.crt, which everybody gets, and ca.key, which stays where it is.
+
+    Raises FileExistsError rather than replace an authority, also one whose key was moved away: clients trust no other.
+    """
+    for there in (folder / AUTHORITY, folder / AUTHORITY_KEY):
+        if there.exists():
+            raise FileExistsError(
+                f"{there} is there already, and clients trust no other authority: bring both {AUTHORITY} and "
+                f"{AUTHORITY_KEY} back to make a certificate, or begin a new federation in another folder"
+            )
     folder.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "PriRFed federation")])
@@ -48,21 +58,21 @@ def make_server_certificate(folder: Path, hosts: Sequence[str], days: int = 825)
     """A certificate for the server under all these names and addresses, signed by the authority in `folder`:
     server.crt and server.key. It holds for 127.0.0.1 as well, where the server's own processes reach each other.
 
-    Raises ValueError without a host.
+    Raises ValueError without a host, or for one that is neither a name nor an address.
     """
     if not hosts:
         raise ValueError("hosts: at least one name or address, under which clients reach the server, is needed")
+    alternatives = [_alternative(host) for host in dict.fromkeys([*hosts, "127.0.0.1"])]
     authority = x509.load_pem_x509_certificate((folder / AUTHORITY).read_bytes())
     signer = serialization.load_pem_private_key((folder / AUTHORITY_KEY).read_bytes(), None)
     if not isinstance(signer, ec.EllipticCurvePrivateKey):
         raise ValueError(f"{folder / AUTHORITY_KEY} holds no elliptic-curve key")
-    names = dict.fromkeys([*hosts, "127.0.0.1"])
     key = ec.generate_private_key(ec.SECP384R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
     identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     certificate = (
         _builder(name, authority.subject, key.public_key(), days)
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in names]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(identifier, critical=False)
@@ -128,6 +138,8 @@ def _alternative(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
+        if not re.fullmatch(r"[\w*.-]+", host, re.ASCII):
+            raise ValueError(f"host = {host!r}: must be a name or an address, without https:// or a port") from None
         return x509.DNSName(host)
 
 

@@ -221,6 +221,21 @@ def test_mistakes_are_named(section: str, change: Any, reason: str, folder: Path
         load_federation(wrong, folder)
 
 
+def test_an_authority_whose_key_was_moved_away_is_not_replaced(tmp_path: Path) -> None:
+    command = [*PRIRFED, "keys", "server", str(tmp_path), "--host", "fl.example.org"]
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+    authority, key = tmp_path / keys.AUTHORITY, (tmp_path / keys.AUTHORITY_KEY).read_bytes()
+    before, renewed = authority.read_bytes(), tmp_path / keys.SERVER
+    (tmp_path / keys.AUTHORITY_KEY).unlink()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    assert done.returncode == 2 and "ca.crt is there already" in done.stderr and "ca.key back" in done.stderr
+    assert authority.read_bytes() == before
+    (tmp_path / keys.AUTHORITY_KEY).write_bytes(key)
+    certificate = renewed.read_bytes()
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+    assert authority.read_bytes() == before and renewed.read_bytes() != certificate
+
+
 def test_keys_are_not_overwritten_and_not_readable_by_others(tmp_path: Path) -> None:
     keys.make_client_key(tmp_path / "key")
     assert (tmp_path / "key").stat().st_mode & 0o077 == 0
@@ -237,6 +252,9 @@ def test_keys_are_not_overwritten_and_not_readable_by_others(tmp_path: Path) -> 
     assert said.returncode == 0, said.stderr
     with pytest.raises(ValueError, match="hosts"):
         keys.make_server_certificate(tmp_path, [])
+    for host in ("https://fl.example.org", "fl.example.org:8443"):
+        with pytest.raises(ValueError, match="must be a name or an address"):
+            keys.make_server_certificate(tmp_path, [host])
     (tmp_path / "no.pub").write_text("ssh-rsa nonsense")
     with pytest.raises(ValueError, match="public key"):
         keys.public_pem(tmp_path / "no.pub")
