@@ -16,6 +16,7 @@ from pri_rfed.coordinator import State
 from pri_rfed.data.download import DataFolders
 from pri_rfed.data.images import read_medmnist
 from pri_rfed.data.sources import Table
+from pri_rfed.experiment.folder import append_line, mend_lines, read_lines
 from pri_rfed.files import read_arrays, write_atomically
 
 ARRAYS = {"records": np.arange(60.0).reshape(20, 3), "train_images": np.zeros((2, 4, 4, 3), dtype=np.uint8)}
@@ -100,6 +101,24 @@ def test_what_is_written_is_on_disk_with_its_name(
     assert (of_file, before, of_folder) == (False, b"old", True)
     assert after == path.read_bytes() != b"old"
     assert os.listdir(tmp_path) == ["file"]
+
+
+def test_lines_are_read_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+    records = [{"n": 0, "said": "ends\u2028no line\u2029of\x85it\x0bself"}, {"n": 1, "said": "ε"}]
+    assert read_lines(path) == []
+    mend_lines(path)
+    for record in records:
+        append_line(path, record)
+    assert read_lines(path) == records
+    whole = path.read_bytes()
+    for length in range(len(whole)):  # the process died, or the disk was full, perhaps in the middle of a letter
+        path.write_bytes(whole[:length])
+        done = whole[:length].count(b"\n")
+        assert read_lines(path) == records[:done]
+        mend_lines(path)
+        append_line(path, records[1])
+        assert read_lines(path) == [*records[:done], records[1]]
 
 
 def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

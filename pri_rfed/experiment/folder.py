@@ -20,6 +20,7 @@ import math
 import os
 import platform
 import time
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -65,6 +66,31 @@ def without_infinities(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [without_infinities(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def append_line(path: Path, record: Any) -> None:
+    """One more record in a file of JSON lines."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(to_json(record, indent=None))
+
+
+def read_lines(path: Path) -> list[dict[str, Any]]:
+    """The records in a file of JSON lines, none where it is not there; a line that was cut off when the process died,
+    perhaps in the middle of a letter, is left out."""
+    content = path.read_bytes() if path.is_file() else b""
+    return [json.loads(line) for line in content[: _whole(content)].splitlines()]
+
+
+def mend_lines(path: Path) -> None:
+    """Drop a line that was cut off, so that the next one does not continue it."""
+    content = path.read_bytes() if path.is_file() else b""
+    if _whole(content) < len(content):
+        write_atomically(path, content[: _whole(content)])
+
+
+def _whole(content: bytes) -> int:
+    """The length of all lines but one that was cut off."""
+    return content.rfind(b"\n") + 1
 
 
 @dataclass(frozen=True)
@@ -117,23 +143,17 @@ class RunFolder:
         """Write a text file, atomically."""
         write_atomically(self.path / name, content.encode())
 
-
-    def append_round(self, record: dict[str, Any]) -> None:
+    def append_round(self, record: Mapping[str, Any]) -> None:
         """One more line of rounds.jsonl."""
-        with (self.path / "rounds.jsonl").open("a", encoding="utf-8") as file:
-            file.write(to_json(record, indent=None))
+        append_line(self.path / "rounds.jsonl", record)
 
     def rounds(self) -> list[dict[str, Any]]:
-        """The lines of rounds.jsonl; one that was cut off when the process died is left out."""
-        path = self.path / "rounds.jsonl"
-        if not path.is_file():
-            return []
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines(True) if line.endswith("\n")]
+        """The lines of rounds.jsonl."""
+        return read_lines(self.path / "rounds.jsonl")
 
-    def keep_rounds(self, last: int) -> None:
-        """Drop what was written after round `last`, the checkpoint: those rounds are run again, to the same effect."""
-        kept = [record for record in self.rounds() if record["round"] <= last]
-        self.write("rounds.jsonl", "".join(to_json(record, indent=None) for record in kept))
+    def write_rounds(self, records: Iterable[Mapping[str, Any]]) -> None:
+        """Write rounds.jsonl anew: what was appended after the checkpoint is dropped, as those rounds are run again."""
+        self.write("rounds.jsonl", "".join(to_json(record, indent=None) for record in records))
 
     def write_point(self, point: NDArray[np.float64]) -> None:
         buffer = io.BytesIO()

@@ -74,7 +74,7 @@ def start(
     not in this process fail the run."""
     folder.write("config.toml", tomli_w.dumps(experiment.resolved))
     folder.write("versions.json", to_json(versions()))
-    folder.write("rounds.jsonl", "")
+    folder.write_rounds(())
     return _go(experiment, folder, None, report, runtime)
 
 
@@ -83,7 +83,7 @@ def resume(
 ) -> dict[str, Any]:
     """Go on with the run in the folder from its checkpoint; returns its summary. Raises what `start` does."""
     state = State.load(folder.checkpoint) if folder.checkpoint.is_file() else None
-    folder.keep_rounds(0 if state is None else state.round)
+    folder.write_rounds(() if state is None else state.history)
     (folder.path / "stopped.json").unlink(missing_ok=True)
     return _go(experiment, folder, state, report, runtime)
 
@@ -108,7 +108,7 @@ def _go(
             now.save(folder.checkpoint)  # agents were drawn in vain, and have spent
             return
         record = now.history[-1]
-        folder.append_round(dict(record))
+        folder.append_round(record)
         # What other processes did is never done again; a simulation can repeat a second's rounds.
         if runtime.carry_out or now.round == rounds or time.monotonic() - saved >= SECONDS_BETWEEN_CHECKPOINTS:
             now.save(folder.checkpoint)

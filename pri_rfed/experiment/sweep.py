@@ -81,7 +81,7 @@ import numpy as np
 import tomli_w
 
 from pri_rfed.experiment.config import SECTIONS, ConfigError, override, read_toml
-from pri_rfed.experiment.folder import to_json, versions
+from pri_rfed.experiment.folder import append_line, mend_lines, read_lines, to_json, versions
 from pri_rfed.experiment.options import build, shown, suggestion
 from pri_rfed.files import write_atomically
 
@@ -414,7 +414,7 @@ class SweepFolder:
             write_atomically(path / "versions.json", to_json(versions()).encode())
             write_atomically(file, tomli_w.dumps(sweep.tables).encode())
         folder = cls(path, sweep)
-        folder._mend()
+        mend_lines(folder._file)
         return folder
 
     @classmethod
@@ -454,13 +454,12 @@ class SweepFolder:
 
     def append(self, point: Point, row: Mapping[str, Any], rounds: Mapping[str, Sequence[Any]]) -> None:
         """Keep what came of a point: status, error and figures, and its curves by round."""
-        with (self.path / "points.jsonl").open("a", encoding="utf-8") as file:
-            file.write(to_json({"key": point.key, "row": row, "rounds": rounds}, indent=None))
+        append_line(self._file, {"key": point.key, "row": row, "rounds": rounds})
 
     @cached_property
     def computed(self) -> dict[str, dict[str, Any]]:
         """What was appended, {"row": ..., "rounds": ...} by the points' keys."""
-        return {line["key"]: line for line in map(json.loads, self._lines())}
+        return {line["key"]: line for line in read_lines(self._file)}
 
     def table(self) -> list[Row]:
         """One row a point, in the order of the points, with the columns that the head of this module names; None where
@@ -522,17 +521,9 @@ class SweepFolder:
                 columns[name] = pa.array([value if isinstance(value, str) else json.dumps(value) for value in values])
         return pa.table(columns)
 
-    def _lines(self) -> list[str]:
-        file = self.path / "points.jsonl"
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.is_file() else []
-        return [line for line in lines if line.endswith("\n")]
-
-    def _mend(self) -> None:
-        """Drop a line that was cut off, so that the next one does not continue it."""
-        file = self.path / "points.jsonl"
-        content = file.read_bytes() if file.is_file() else b"\n"
-        if not content.endswith(b"\n"):
-            write_atomically(file, content[: content.rfind(b"\n") + 1])
+    @property
+    def _file(self) -> Path:
+        return self.path / "points.jsonl"
 
 
 def _column(name: str, index: int, rounds: Mapping[str, list[Any]]) -> Iterator[Any]:

@@ -26,7 +26,7 @@ import tomli_w
 
 from pri_rfed.data.download import PUBLIC_DATA, DataFolders
 from pri_rfed.experiment.config import ConfigError
-from pri_rfed.experiment.folder import to_json, versions
+from pri_rfed.experiment.folder import append_line, mend_lines, read_lines, to_json, versions
 from pri_rfed.experiment.options import build, suggestion
 from pri_rfed.experiment.plots import drawing
 from pri_rfed.files import write_atomically
@@ -94,23 +94,22 @@ class ResultFolder:
             )
         self.path.mkdir(parents=True, exist_ok=True)
         write_atomically(file, settings.encode())
+        mend_lines(self._file)
 
     def measured(self) -> dict[str, dict[str, Any]]:
-        """Rows and seconds of the cells that were measured, by `key_of` the cell; a line cut off is left out."""
-        file = self.path / "cells.jsonl"
-        lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.is_file() else []
-        whole = [json.loads(line) for line in lines if line.endswith("\n")]
-        if len(whole) < len(lines):
-            write_atomically(file, "".join(lines[:-1]).encode())
-        return {line["cell"]: line for line in whole}
+        """Rows and seconds of the cells that were measured, by `key_of` the cell."""
+        return {line["cell"]: line for line in read_lines(self._file)}
 
     def append(self, key: str, rows: Sequence[Row], seconds: float) -> dict[str, Any]:
         """One more cell; returns it as `measured` will."""
-        line = to_json({"cell": key, "seconds": seconds, "rows": rows}, indent=None)
-        with (self.path / "cells.jsonl").open("a", encoding="utf-8") as file:
-            file.write(line)
-        measured: dict[str, Any] = json.loads(line)
+        line = {"cell": key, "seconds": seconds, "rows": rows}
+        append_line(self._file, line)
+        measured: dict[str, Any] = json.loads(to_json(line))
         return measured
+
+    @property
+    def _file(self) -> Path:
+        return self.path / "cells.jsonl"
 
 
 def key_of(cell: Cell) -> str:
