@@ -30,6 +30,17 @@ def test_example(code, output):
         assert out.getvalue() == output
 
 
+def test_the_readme_shows_what_the_demo_prints(tmp_path):
+    shown = re.search(r"`make demo` ends with\n\n```text\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.S)
+    command = [Path(sys.executable).with_name("pri-rfed"), "run", ROOT / "configs" / "quickstart.toml"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    def lasting(text):
+        return re.sub(r"[\d.e-]+ s of|quickstart-\d+-\d+", "...", text)
+
+    assert lasting(done.stdout) == lasting(shown[1])
+
+
 def test_there_is_an_example():
     assert EXAMPLES
 

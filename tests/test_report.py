@@ -92,6 +92,7 @@ def test_it_says_what_is_guaranteed(finished: RunFolder) -> None:
         "Theorem 4.2 is shown for comparison",
         "excess risk not private",
         "every diagnostic on this page",
+        "for whoever knows the seed (",
     ):
         assert expected in words, expected
 

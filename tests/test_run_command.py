@@ -234,6 +234,21 @@ def test_an_entry_is_removed_by_an_empty_value(pri_rfed: Any) -> None:
     assert "epsilon" not in tomllib.loads(Path("sweeps/sweep/sweep.toml").read_text())["privacy"]
 
 
+def test_what_takes_from_the_guarantee_is_said(pri_rfed: Any) -> None:
+    fine = pri_rfed("run", QUICKSTART, "--set", "run.rounds=1", "--seed", "7").out
+    assert "  except          for whoever knows the seed (7): " in fine and "δ is not below" not in fine
+    large = pri_rfed("run", QUICKSTART, "--set", "run.rounds=1", "--set", "privacy.delta=0.001").out
+    assert "  except          δ is not below 1/1790, one over the records" in large
+
+
+def test_a_servers_run_goes_on_as_a_servers(pri_rfed: Any, tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text("[federation]\nrecord_shape = [3]\n")
+    for command in ("resume", "account", "report"):
+        ended = pri_rfed(command, tmp_path / "run")
+        assert ended.code == 2 and f"`pri-rfed server CONFIG --keys KEYS --out {tmp_path / 'run'}`" in ended.err
+
+
 def test_an_unknown_runtime_is_refused(pri_rfed: Any) -> None:
     ended = pri_rfed("run", QUICKSTART, "--runtime", "spark")
     assert ended.code == 2 and "--runtime spark: there is only simulation" in ended.err

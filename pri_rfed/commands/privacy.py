@@ -193,13 +193,15 @@ def _only_delta(flags: PlanFlags, assignments: list[str] | None) -> None:
 def _run_figures(folder: Path, delta: float | None) -> dict[str, Any]:
     """A finished run, accounted for anew from its events."""
     from pri_rfed.experiment.folder import RunFolder
+    from pri_rfed.experiment.run import command_to_go_on
     from pri_rfed.privacy.events import event_from_dict
     from pri_rfed.privacy.planning import figures
     from pri_rfed.privacy.report import AgentGroup, Rounds
 
-    record = RunFolder.open(folder).read("privacy.json")
+    run = RunFolder.open(folder)
+    record = run.read("privacy.json")
     if record is None:
-        raise ValueError(f"{folder}: this run has no privacy.json yet; `pri-rfed resume {folder}` finishes it")
+        raise ValueError(f"{folder}: this run has no privacy.json yet; `{command_to_go_on(run)}` finishes it")
     try:
         groups = [AgentGroup(g["records"], g["agents"], event_from_dict(g["local_event"])) for g in record["groups"]]
         took_part = {g["records"]: g["most_participations"] for g in record["groups"]}

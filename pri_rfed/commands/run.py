@@ -89,6 +89,7 @@ def resume(
     from pri_rfed.data.download import DataFolders
     from pri_rfed.experiment.config import load, read_toml
     from pri_rfed.experiment.folder import RunFolder, versions
+    from pri_rfed.experiment.run import command_to_go_on
     from pri_rfed.experiment.run import resume as go_on
 
     _check_runtime(runtime, clients)
@@ -98,6 +99,8 @@ def resume(
         print(f"{run_dir}: this run is finished, there is nothing to resume", file=sys.stderr)
         tell(folder, summary, as_json)
         return
+    if (command := command_to_go_on(folder)) != f"pri-rfed resume {run_dir}":
+        raise ValueError(f"{run_dir}: a server's run, whose records are with their owners; it goes on with `{command}`")
     for name, before in (folder.read("versions.json") or {}).items():
         now = versions().get(name)
         if now != before:

@@ -14,6 +14,7 @@ from pri_rfed.experiment import sweep_report
 from pri_rfed.experiment.citations import bibtex, references
 from pri_rfed.experiment.config import PrivacyOptions, protects
 from pri_rfed.experiment.folder import RunFolder, without_infinities
+from pri_rfed.experiment.run import command_to_go_on, exceptions
 from pri_rfed.experiment.spending import Spending
 from pri_rfed.experiment.sweep_report import DIAGNOSTIC, Chart
 from pri_rfed.files import write_atomically
@@ -189,7 +190,7 @@ def _report_of_run(folder: RunFolder) -> str:
     summary, privacy = folder.read("summary.json"), folder.read("privacy.json")
     if summary is None or privacy is None:
         raise ValueError(
-            f"{folder.path}: this run is not finished; `pri-rfed resume {folder.path}` goes on with it, and "
+            f"{folder.path}: this run is not finished; `{command_to_go_on(folder)}` goes on with it, and "
             f"`pri-rfed explore {folder.path}` follows it"
         )
     config = folder.config.read_text(encoding="utf-8")
@@ -211,6 +212,7 @@ def _report_of_run(folder: RunFolder) -> str:
         summary=summary,
         what=_what_was_run(summary, tables),
         guarantee=_guarantee(summary, privacy),
+        exceptions=exceptions(summary),
         factor_global=_factor(summary["epsilon_global"]),
         factor_ledger=_factor(summary["epsilon_ledger_max"]),
         accountants={name: {"unsupported": None} | entry for name, entry in accountants.items()},
@@ -240,7 +242,11 @@ def _what_was_run(summary: Mapping[str, Any], tables: Mapping[str, Any]) -> list
         rows.append((section, f"{name}: {options}" if options else str(name)))
     target = summary["epsilon_target"]
     if target is not None:
-        rows.append(("target", f"ε = {number(target)} before the run, which the noise keeps to"))
+        spent = summary["epsilon_global"]
+        kept = "which the noise keeps to"
+        if spent is not None and spent > target:
+            kept = "which was passed, because rounds were drawn anew"
+        rows.append(("target", f"ε = {number(target)} before the run, {kept}"))
     rows.append(("output", {"last": "the last point", "uniform": "a uniformly drawn point"}[tables["run"]["output"]]))
     rows.append(("carried out by", f"{summary['runtime']}, seed {summary['seed']}"))
     rows.append(("time", f"{summary['seconds']:.3g} s of training and aggregation"))

@@ -12,7 +12,7 @@ import tomli_w
 
 from pri_rfed.coordinator import RunStopped
 from pri_rfed.data.agents import AgentArrays
-from pri_rfed.experiment.config import Experiment
+from pri_rfed.experiment.config import Experiment, read_toml
 from pri_rfed.experiment.folder import RunFolder, to_json, versions
 from pri_rfed.experiment.plots import plot_run
 from pri_rfed.experiment.spending import Spending
@@ -369,6 +369,28 @@ def in_words(summary: dict[str, Any], privacy: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"Everything is in {summary['run_dir']}"])
 
 
+def command_to_go_on(folder: RunFolder) -> str:
+    """What goes on with a run that was interrupted; a server's run goes on as a server's."""
+    if "federation" in read_toml(folder.config):
+        return f"pri-rfed server CONFIG --keys KEYS --out {folder.path}"
+    return f"pri-rfed resume {folder.path}"
+
+
+def exceptions(summary: Mapping[str, Any]) -> list[str]:
+    """What of this run's own plan takes from its guarantee, in words."""
+    said = []
+    if summary["runtime"] != "server":
+        said.append(
+            f"for whoever knows the seed ({summary['seed']}): a rehearsal's noise follows from it, so publish nothing "
+            "of private data"
+        )
+    if summary["delta"] * summary["records"] >= 1:
+        said.append(
+            f"δ is not below 1/{summary['records']}, one over the records: it may be spent on giving one away whole"
+        )
+    return said
+
+
 def _guarantee_in_words(summary: dict[str, Any], privacy: dict[str, Any]) -> Sequence[str]:
     if not summary["private"]:
         return ["No privacy guarantee: agents upload results of their records without a mechanism (ε = ∞)"]
@@ -384,4 +406,5 @@ def _guarantee_in_words(summary: dict[str, Any], privacy: dict[str, Any]) -> Seq
     if "agent_level" in privacy:
         level = privacy["agent_level"]
         lines.append(f"  whole agents    ε = {level['epsilon']:.4g} at {delta}, with a server trusted with the uploads")
+    lines += [f"  except          {exception}" for exception in exceptions(summary)]
     return lines
