@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import http.server
+import re
 import struct
 import threading
 from collections.abc import Iterator
@@ -131,8 +132,41 @@ def test_csv_with_label_and_key(tmp_path: Path, folders: DataFolders) -> None:
     assert data.keys is not None and data.keys.tolist() == ["x", "y"]
     with pytest.raises(ValueError, match=r"label = 'sort': no such column; there are a, site, b, kind"):
         Table(path=str(path), label="sort").load(folders, rng())
-    with pytest.raises(ValueError, match=r"line 2: could not convert"):
+    with pytest.raises(ValueError, match=r"line 2: 'site' is 'x', which is no finite number; only the columns"):
         Table(path=str(path)).load(folders, rng())
+
+
+def test_csv_as_spreadsheets_write_it(tmp_path: Path, folders: DataFolders) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(b'\xef\xbb\xbfsite, a,b\r\n K\xc3\xb6ln ,1,2\r\n\r\n"K\xc3\xb6ln",3,4\r\n\r\n')
+    data = Table(path=str(path), key="site").load(folders, rng())
+    np.testing.assert_array_equal(data.records, [[1, 2], [3, 4]])
+    assert data.keys is not None and data.keys.tolist() == ["Köln", "Köln"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("site,a,b\nx,1,5,2,5\n", "line 2 has 5 entries and the header 3; is there a decimal comma?"),
+        ("site,a,b\nx,1,2\n\ny,1\n", "line 4 has 2 entries and the header 3"),
+        ("site,a,b\nx,1,2\n ,1,2\n", "line 3 has no 'site', which says who holds it"),
+        ("site,a,b\nx,1,\n", "line 2: 'b' is '', which is no finite number"),
+        ("site,a,b\nx,1,2\nx,NaN,2\n", "line 3: 'a' is 'NaN', which is no finite number"),
+        ("site,a,b\nx,1e400,2\n", "line 2: 'a' is '1e400', which is no finite number"),
+        ("site;a;b\nx;1,5;2,5\n", "columns must be separated by commas, not by ';'"),
+        ("1.5,2,3\n1,2,3\n", "line 1 holds numbers, where the names of columns are needed"),
+        ('site,a,b\nx,"1,2\n', "it is no comma-separated table in UTF-8: unexpected end"),
+        ("site,a,b\nKöln,1,2\n".encode("latin-1"), "it is no comma-separated table in UTF-8: 'utf-8' codec"),
+        ("site,a,b\n", "a header and at least one record are needed"),
+    ],
+)
+def test_what_is_wrong_in_a_csv_file_is_said_with_its_line(
+    tmp_path: Path, folders: DataFolders, content: str | bytes, message: str
+) -> None:
+    path = tmp_path / "table.csv"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(ValueError, match=re.escape(f"path = {str(path)!r}: {message}")):
+        Table(path=str(path), key="site").load(folders, rng())
 
 
 def test_npz_and_npy(tmp_path: Path, folders: DataFolders) -> None:

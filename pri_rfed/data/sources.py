@@ -11,6 +11,8 @@ import gzip
 import importlib.util
 import io
 import itertools
+import math
+import re
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -180,7 +182,8 @@ class Table(Source):
     """The user's own file.
 
     .npz: `records` [n, *record_shape], and perhaps `labels` [n] and `keys` [n]; .npy: the records; .csv: a header and
-    one record in each line, all columns numbers but `label` and `key`, which are the names of such columns.
+    one record in each line, all columns numbers but `label` and `key`, which are the names of such columns. A key says
+    who holds a record, to the partition "natural": spaces around it do not count, and none may be missing.
     scale: what is done to records that are vectors: nothing, "unit" (each to norm 1), "ball" (each longer than 1 to 1).
     Values are divided by the public constant `unit` first.
     """
@@ -226,26 +229,56 @@ class Table(Source):
             raise ValueError(f"path = {self.path!r}: {error}") from error
 
     def _read_csv(self, path: Path) -> tuple[Array, NDArray[Any] | None, NDArray[Any] | None]:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines = list(csv.reader(file))
+        lines: list[tuple[int, list[str]]] = []
+        try:
+            # Spreadsheets begin a file with a byte order mark, which is no part of a column's name.
+            with path.open(newline="", encoding="utf-8-sig") as file:
+                reader = csv.reader(file, strict=True)
+                lines += ((reader.line_num, [entry.strip() for entry in row]) for row in reader if row)
+        except (csv.Error, UnicodeDecodeError) as error:
+            raise ValueError(f"path = {self.path!r}: it is no comma-separated table in UTF-8: {error}") from error
         if len(lines) < 2:
             raise ValueError(f"path = {self.path!r}: a header and at least one record are needed")
-        header, rows = lines[0], lines[1:]
+        (_, header), rows = lines[0], lines[1:]
+        if len(header) == 1 and (other := re.search(r"[;\t]", header[0])):
+            raise ValueError(f"path = {self.path!r}: columns must be separated by commas, not by {other[0]!r}")
+        if any("." in name for name in header) and all(math.isfinite(_number(name)) for name in header):
+            raise ValueError(f"path = {self.path!r}: line 1 holds numbers, where the names of columns are needed")
         for option, column in (("label", self.label), ("key", self.key)):
             if column is not None and column not in header:
                 raise ValueError(f"{option} = {column!r}: no such column; there are {', '.join(header)}")
+        for line, row in rows:
+            if len(row) != len(header):
+                comma = "; is there a decimal comma?" if len(row) > len(header) else ""
+                raise ValueError(
+                    f"path = {self.path!r}: line {line} has {len(row)} entries and the header {len(header)}{comma}"
+                )
+            if self.key is not None and not row[header.index(self.key)]:
+                raise ValueError(f"path = {self.path!r}: line {line} has no {self.key!r}, which says who holds it")
         numbers = [i for i, column in enumerate(header) if column not in (self.label, self.key)]
         records = np.empty((len(rows), len(numbers)))
-        for j, row in enumerate(rows):
-            try:
-                records[j] = [float(row[i]) for i in numbers]
-            except (ValueError, IndexError) as error:
-                raise ValueError(f"path = {self.path!r}: line {j + 2}: {error}") from error
+        for j, (line, row) in enumerate(rows):
+            values = [_number(row[i]) for i in numbers]
+            if not all(map(math.isfinite, values)):
+                wrong = next(i for i, value in zip(numbers, values, strict=True) if not math.isfinite(value))
+                raise ValueError(
+                    f"path = {self.path!r}: line {line}: {header[wrong]!r} is {row[wrong]!r}, which is no finite "
+                    "number; only the columns that `key` and `label` name may hold anything else"
+                )
+            records[j] = values
         labels, keys = (
-            None if column is None else np.array([row[header.index(column)] for row in rows])
+            None if column is None else np.array([row[header.index(column)] for _, row in rows])
             for column in (self.label, self.key)
         )
         return records, labels, keys
+
+
+def _number(text: str) -> float:
+    """The number that a text is, or NaN."""
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
 # Covariances --------------------------------------------------------------------------------------------------------
