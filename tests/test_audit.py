@@ -43,7 +43,8 @@ from pri_rfed.privacy.events import (
     Unit,
     repeat,
 )
-from pri_rfed.privacy.evidence import Claim, at_least, at_most, evidence, gaussian_epsilon, is_gaussian
+from pri_rfed.privacy.evidence import Claim, at_least, at_most, evidence, is_gaussian
+from pri_rfed.privacy.gaussian import gaussian_epsilon
 from pri_rfed.privacy.report import AgentGroup, Rounds, run_privacy
 from pri_rfed.problems import FrechetMean, PrincipalEigenvector, PrincipalSubspace, clipping
 from pri_rfed.problems.base import Problem

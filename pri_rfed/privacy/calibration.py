@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
 from scipy import special
 
 from pri_rfed.privacy.accountants import ACCOUNTANTS, UnsupportedEvent, best_epsilon
@@ -27,6 +26,7 @@ from pri_rfed.privacy.events import (
     SampledWithoutReplacement,
     repeat,
 )
+from pri_rfed.privacy.gaussian import gaussian_delta
 
 if TYPE_CHECKING:
     from pri_rfed.problems.base import Problem
@@ -65,18 +65,8 @@ def calibrate_noise(
     """
     if not hasattr(trainer, "noise"):
         raise ValueError(f"trainer = {trainer.name!r} has no noise to calibrate")
-    records = sorted({int(n) for n in counts})
-    if not records:
-        raise ValueError("counts: the number of records of at least one agent is needed")
-
-    def events(noise: float) -> list[Event]:
-        noisy = with_options(trainer, noise=noise)
-        return [
-            repeat(Participation(local, sampled, pool), rounds)
-            for local in hardest(noisy.event(problem, n) for n in records)
-        ]
-
-    return with_options(trainer, noise=_least_noise(events, epsilon, delta))
+    events = _runs(trainer, problem, counts, sampled, pool, rounds)
+    return with_options(trainer, noise=_least_noise(lambda noise: events(noise=noise), epsilon, delta))
 
 
 def calibrate(event_of: Callable[[float], Event], epsilon: float, delta: float) -> float:
@@ -85,22 +75,6 @@ def calibrate(event_of: Callable[[float], Event], epsilon: float, delta: float) 
     Guarantee: as for `calibrate_noise`. Raises ValueError where no noise reaches the target, or all do.
     """
     return _least_noise(lambda noise: [event_of(noise)], epsilon, delta)
-
-
-def gaussian_mu(epsilon: float, delta: float) -> float:
-    """sensitivity/sigma of the Gaussian release that is exactly (epsilon, delta)-private."""
-    from scipy.optimize import brentq  # here, because importing it takes longer than most of the searches
-
-    def excess(log_mu: float) -> float:
-        return _gaussian_delta(math.exp(log_mu), epsilon) - delta
-
-    return math.exp(brentq(excess, math.log(1e-9), math.log(1e9)))
-
-
-def _gaussian_delta(mu: float, epsilon: float) -> float:
-    """The least delta of a Gaussian release of sensitivity/sigma = mu at epsilon (Balle, Wang 2018, Thm. 8)."""
-    a, b = mu / 2 - epsilon / mu, -mu / 2 - epsilon / mu
-    return float(special.ndtr(a) - np.exp(min(epsilon + special.log_ndtr(b), 0.0)))
 
 
 def _least_noise(events_of: Callable[[float], Sequence[Event]], epsilon: float, delta: float) -> float:
@@ -222,24 +196,13 @@ def optimise_alpha(
     """
     if not hasattr(trainer, "alpha"):
         raise ValueError(f"trainer = {trainer.name!r} has no alpha: it splits no variance")
-    records = sorted({int(n) for n in counts})
-
-    def events(alpha: float) -> list[Event]:
-        split = with_options(trainer, alpha=alpha)
-        return [
-            repeat(Participation(local, sampled, pool), rounds)
-            for local in hardest(split.event(problem, n) for n in records)
-        ]
-
-    return with_options(trainer, alpha=_best_share(events, delta, accountant))
+    events = _runs(trainer, problem, counts, sampled, pool, rounds)
+    return with_options(trainer, alpha=optimise_share(lambda alpha: events(alpha=alpha), delta, accountant))
 
 
-def optimise_share(event_of: Callable[[float], Event], delta: float, accountant: str = "pld") -> float:
-    """The share in (0, 1) at which `event_of(share)` has the smallest epsilon at `delta`, to about two digits."""
-    return _best_share(lambda share: [event_of(share)], delta, accountant)
-
-
-def _best_share(events_of: Callable[[float], Sequence[Event]], delta: float, accountant: str) -> float:
+def optimise_share(events_of: Callable[[float], Sequence[Event]], delta: float, accountant: str = "pld") -> float:
+    """The share in (0, 1) at which the largest epsilon at `delta` among `events_of(share)` is smallest, to about two
+    digits."""
     from scipy.optimize import minimize_scalar  # here, because it is slow to import
 
     if accountant not in ACCOUNTANTS:
@@ -306,6 +269,24 @@ def published_comparison(
 # Shared ---------------------------------------------------------------------------------------------------------------
 
 
+def _runs(
+    trainer: T, problem: Problem, counts: Iterable[int], sampled: int, pool: int, rounds: int
+) -> Callable[..., list[Event]]:
+    """From options of the trainer to what the whole run then is to the agents for whom it is hardest."""
+    records = sorted({int(n) for n in counts})
+    if not records:
+        raise ValueError("counts: the number of records of at least one agent is needed")
+
+    def events(**options: float) -> list[Event]:
+        changed = with_options(trainer, **options)
+        return [
+            repeat(Participation(local, sampled, pool), rounds)
+            for local in hardest(changed.event(problem, n) for n in records)
+        ]
+
+    return events
+
+
 def with_options(trainer: T, **options: Any) -> T:
     """`trainer`, a frozen dataclass, with other values of some options."""
     return replace(trainer, **options)  # type: ignore[type-var]
@@ -365,5 +346,5 @@ def _guess(
     for _ in range(30):
         middle = (low + high) / 2
         mu = total_mu(middle)
-        low, high = (low, middle) if mu > 0 and _gaussian_delta(mu, epsilon) > delta else (middle, high)
+        low, high = (low, middle) if mu > 0 and gaussian_delta(mu, epsilon) > delta else (middle, high)
     return (low + high) / 2

@@ -16,10 +16,11 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import optimize, special
+from scipy import special
 
 from pri_rfed.privacy.accountants import ACCOUNTANTS, Figure, UnsupportedEvent
 from pri_rfed.privacy.events import Composed, Event, Gaussian, PoissonSampled, Repeated, SampledWithoutReplacement
+from pri_rfed.privacy.gaussian import gaussian_epsilon
 
 Array = NDArray[np.float64]
 
@@ -170,22 +171,6 @@ def is_gaussian(event: Event) -> bool:
         case Composed():
             return all(map(is_gaussian, event.events))
     return False
-
-
-def gaussian_epsilon(mu: float, delta: float) -> float:
-    """The exact epsilon at `delta` of a Gaussian release with sensitivity/sigma = mu (Balle and Wang 2018); 0 for
-    mu <= 0."""
-    if mu <= 0:
-        return 0.0
-
-    def excess(epsilon: float) -> float:
-        up = float(special.ndtr(mu / 2 - epsilon / mu))
-        return up - math.exp(epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))) - delta
-
-    if excess(0.0) <= 0:
-        return 0.0
-    reach = mu * mu / 2 - mu * float(special.ndtri(delta))
-    return float(optimize.brentq(excess, 0.0, reach, xtol=1e-12))
 
 
 # Frequencies of events ------------------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from pri_rfed.privacy.accountants import ACCOUNTANTS, UnsupportedEvent, theorem_
 from pri_rfed.privacy.calibration import (
     PublishedComparison,
     calibrate_noise,
-    gaussian_mu,
     largest_count,
     optimise_alpha,
     published_comparison,
@@ -20,6 +19,7 @@ from pri_rfed.privacy.calibration import (
 )
 from pri_rfed.privacy.dominance import hardest
 from pri_rfed.privacy.events import Event, Gaussian, Participation, Unit, repeat
+from pri_rfed.privacy.gaussian import gaussian_mu
 from pri_rfed.privacy.report import (
     AgentGroup,
     Rounds,
