@@ -155,6 +155,13 @@ def test_the_resolved_configuration_is_the_same_experiment(assignments: tuple[st
 # Mistakes
 
 
+def test_records_that_are_too_long_lead_to_what_scales_them(tmp_path: Path) -> None:
+    np.save(tmp_path / "long.npy", np.full((8, 4), 2.0))
+    text = BASE.replace('"synthetic-pca"\nrecords = 400\ndimension = 8', f'"file"\npath = "{tmp_path / "long.npy"}"')
+    (line,) = errors(text=text)
+    assert "has norm 4, above 1" in line and line.endswith("(data.unit and data.scale change them)")
+
+
 def test_everything_that_is_wrong_is_named_at_once() -> None:
     found = errors(
         "run.rounds='ten'",
@@ -208,7 +215,10 @@ def test_everything_that_is_wrong_is_named_at_once() -> None:
         ("trainer.step_size.initial=-1", "initial = -1.0 must be a positive finite number"),
         ("problem.name=", "problem.name is missing; known are "),
         ("problem.name=frechet-mean", "problem.manifold is missing; known are "),
+        ("trainer.name=DP-RSGD", 'trainer.name = "DP-RSGD": unknown; did you mean dp-rsgd?'),
         ("data.source=digit", 'data.source = "digit": unknown; did you mean digits?'),
+        ("data.source=my.csv", 'data.source = "my.csv": unknown; a file of yours is source = "file", with its path'),
+        ("partition.name=iid", "partition: unknown section; did you mean data.partition?"),
         ("data.gap=2", "data.gap = 2.0: must lie between 0 and 0.7"),
         ("data.partition=iid", 'data.partition = "iid": must be a table'),
         ("data.partition=", "data.partition is missing"),

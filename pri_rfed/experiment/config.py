@@ -312,7 +312,8 @@ def assemble(tables: Mapping[str, Any], place: str, obtain: Obtain, memory: Memo
         try:
             agents = memory.recall("prepared", of, lambda: raw.prepared(known), _bytes_held)
         except ValueError as error:
-            errors.append(_as_option("data", str(error), population.table))
+            hint = " (data.unit and data.scale change them)" if population.table.get("scale") == "none" else ""
+            errors.append(_as_option("data", str(error), population.table) + hint)
             agents = None
     if problem.value is not None and agents is not None:
         if trainer.value is not None:
@@ -392,7 +393,12 @@ def _options(
 ]:
     """The sections, what they say by themselves, and what is wrong with that; the data are in the section `place`."""
     sections = [place if key == "data" else key for key in SECTIONS]
-    errors = [f"{key}: unknown section; {suggestion(key, sections)}" for key in tables if key not in sections]
+    inside = {"partition": ["data.partition"]} if place == "data" else {}
+    errors = [
+        f"{key}: unknown section; {suggestion(key, [*sections, *inside.get(key, [])])}"
+        for key in tables
+        if key not in sections
+    ]
     section: dict[str, dict[str, Any]] = {}
     for key in sections:
         value = tables.get(key, {})
@@ -445,6 +451,8 @@ def _trainer(table: dict[str, Any], calibrated: bool) -> Built[Trainer]:
 def _data_options(table: dict[str, Any]) -> tuple[Built[Source], Built[Partition], list[str]]:
     options = {key: value for key, value in table.items() if key not in ("source", "partition")}
     cls, errors = _choose("data", "source", SOURCES, table)
+    if errors and re.search(r"[/.\\]|^(csv|npy|npz|table)$", str(table.get("source"))):
+        errors = [f'data.source = {shown(table["source"])}: unknown; a file of yours is source = "file", with its path']
     source: Built[Source] = build("data", cls, options) if cls else Built()
     divided = table.get("partition")
     if not isinstance(divided, dict):

@@ -48,7 +48,7 @@ class Built(Generic[T]):
 def suggestion(word: str, known: Iterable[str]) -> str:
     """'did you mean ...?' where a known word is close, otherwise the known words."""
     known = list(known)
-    close = difflib.get_close_matches(word, known, n=1)
+    close = difflib.get_close_matches(word.lower(), known, n=1)
     return f"did you mean {close[0]}?" if close else f"known are {', '.join(known)}"
 
 
