@@ -11,7 +11,7 @@ import numpy as np
 import tomli_w
 
 from pri_rfed.coordinator import RunStopped
-from pri_rfed.data.agents import AgentArrays
+from pri_rfed.data.agents import AgentArrays, most_by_size
 from pri_rfed.experiment.config import Experiment, read_toml
 from pri_rfed.experiment.folder import RunFolder, to_json, versions
 from pri_rfed.experiment.plots import plot_run
@@ -24,14 +24,15 @@ from pri_rfed.privacy.report import (
     by_accountant,
     finite_or_none,
     global_event,
+    largest_epsilon,
     neighbours,
+    rounds_of_curve,
 )
 from pri_rfed.simulation import Evaluation, Result, Runtime, State, simulate
 from pri_rfed.training.steps import StepSize
 from pri_rfed.wire import exchange_sizes
 
 SECONDS_BETWEEN_CHECKPOINTS = 1.0
-POINTS_OF_A_CURVE = 25
 MOST_RECORD_COUNTS = 8
 """Ledgers are drawn agent by agent where agents hold at most so many different numbers of records."""
 Curve = list[tuple[int, float]]
@@ -97,7 +98,7 @@ def _go(
 ) -> dict[str, Any]:
     spending = _spending(experiment)
     folder.write("plan.json", to_json(_plan(spending)))
-    planned = spending.before(POINTS_OF_A_CURVE)
+    planned = spending.before()
     latest, saved = state, -SECONDS_BETWEEN_CHECKPOINTS
     rounds = experiment.run.rounds
 
@@ -225,29 +226,18 @@ def _ledgers(folder: RunFolder) -> list[float]:
     return spending.ledgers(spending.participations(folder.rounds()))
 
 
-def _ledger_curve(experiment: Experiment, result: Result) -> Curve:
-    """(t, the largest epsilon of an agent's ledger after t rounds), at up to 25 rounds; in between, the next holds."""
-    counts = experiment.agents.counts
-    taken = np.zeros(len(counts), dtype=np.int64)
-    most: list[dict[int, int]] = []
-    sizes = np.unique(counts).tolist()
-    for record in result.history:
+def _ledger_curve(result: Result) -> Curve:
+    """(t, the largest epsilon of an agent's ledger after t rounds), at the rounds of a curve."""
+    taken, curve = np.zeros(len(result.counts), dtype=np.int32), []
+    at = set(rounds_of_curve(len(result.history)))
+    for t, record in enumerate(result.history, start=1):
         for draw in (*record.get("repeated", ()), record):
             taken[draw["sampled"]] += 1
-        most.append({n: int(taken[counts == n].max()) for n in sizes})
-    length = len(most)
-    at = sorted({max(1, round(length ** (i / (POINTS_OF_A_CURVE - 1)))) for i in range(POINTS_OF_A_CURVE)})
-    delta = experiment.privacy.delta
-    return [
-        (
-            t,
-            max(
-                best_epsilon(event, delta).epsilon
-                for event in hardest(repeat(result.local_events[n], times) for n, times in most[t - 1].items())
-            ),
-        )
-        for t in at
-    ]
+        if t in at:
+            most = most_by_size(result.counts, taken)
+            released = hardest(repeat(result.local_events[n], times) for n, times in most.items())
+            curve.append((t, largest_epsilon(released, result.delta)))
+    return curve
 
 
 def _privacy(experiment: Experiment, result: Result, spent: Curve) -> dict[str, Any]:
@@ -264,7 +254,7 @@ def _privacy(experiment: Experiment, result: Result, spent: Curve) -> dict[str, 
     out["by_round"] = {
         "delta": delta,
         "global": spent if private else [],
-        "ledger": _ledger_curve(experiment, result) if private else [],
+        "ledger": _ledger_curve(result) if private else [],
     }
     return out
 
@@ -272,11 +262,7 @@ def _privacy(experiment: Experiment, result: Result, spent: Curve) -> dict[str, 
 def claims(privacy: RunPrivacy) -> dict[str, dict[str, Any]]:
     """What every accountant makes of the run, before it, for the agents for whom it is hardest."""
     worst = max(privacy.groups, key=lambda group: group.epsilon_global)
-    said = by_accountant(global_event(worst.group.local, privacy.rounds), privacy.delta)
-    return {
-        name: {key: finite_or_none(value) if isinstance(value, float) else value for key, value in claim.items()}
-        for name, claim in said.items()
-    }
+    return by_accountant([global_event(worst.group.local, privacy.rounds)], privacy.delta)
 
 
 def epsilons(privacy: RunPrivacy, accountants: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:

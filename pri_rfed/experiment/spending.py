@@ -70,10 +70,10 @@ class Spending:
         drawn = [Rounds(*draw, times) for draw, times in draws.items()]
         return max(self._epsilon(global_event(event, drawn)) for event in hardest(self.local.values()))
 
-    def before(self, points: int = 25) -> list[tuple[int, float]]:
-        """(t, the global epsilon after t rounds) at up to `points` values of t; in between, the next one holds."""
+    def before(self) -> list[tuple[int, float]]:
+        """(t, the global epsilon after t rounds) at the rounds of a curve; in between, the next one holds."""
         curves = [
-            epsilon_by_round(event, self.sampled, len(self.counts), self.rounds, self.delta, points)
+            epsilon_by_round(event, self.sampled, len(self.counts), self.rounds, self.delta)
             for event in hardest(self.local.values())
         ]
         return [(together[0][0], max(epsilon for _, epsilon in together)) for together in zip(*curves, strict=True)]

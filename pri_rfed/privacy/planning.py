@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from pri_rfed.privacy.accountants import ACCOUNTANTS, UnsupportedEvent, theorem_4_2
+from pri_rfed.privacy.accountants import theorem_4_2
 from pri_rfed.privacy.calibration import (
     PublishedComparison,
     calibrate_noise,
@@ -23,6 +23,7 @@ from pri_rfed.privacy.gaussian import gaussian_mu
 from pri_rfed.privacy.report import (
     AgentGroup,
     Rounds,
+    by_accountant,
     finite_or_none,
     global_event,
     neighbours,
@@ -122,18 +123,12 @@ def figures(
 def _by_accountant(before: Sequence[Event], after: Sequence[Event], delta: float) -> dict[str, Any]:
     """What each accountant says of the hardest agent; null with a reason where it does not know such an event."""
     out: dict[str, Any] = {}
-    for name, accountant in ACCOUNTANTS.items():
-        entry: dict[str, Any] = {"sound": accountant.sound}
-        if accountant.caveat:
-            entry["caveat"] = accountant.caveat
-        for figure, events in (("global", before), ("ledger", after)):
-            try:
-                worst = max(accountant.epsilon(event, delta) for event in events)
-                entry[f"{figure}_epsilon"] = finite_or_none(worst)
-            except UnsupportedEvent as error:
-                entry[f"{figure}_epsilon"] = None
-                entry[f"{figure}_unsupported"] = str(error)
-        out[name] = entry
+    for figure, events in (("global", before), ("ledger", after)):
+        for name, said in by_accountant(events, delta).items():
+            entry = out.setdefault(name, {key: said[key] for key in ("sound", "caveat") if key in said})
+            entry[f"{figure}_epsilon"] = said.get("epsilon")
+            if "unsupported" in said:
+                entry[f"{figure}_unsupported"] = said["unsupported"]
     return out
 
 

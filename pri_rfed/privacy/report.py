@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ from pri_rfed.privacy.events import FORMAT_VERSION, Event, Participation, Unit, 
 
 MOST_FIGURES = 8
 """How many groups of agents are told apart by their epsilon."""
+POINTS = 25
+"""Of curves of epsilon over rounds."""
 
 UNIT_IN_WORDS = {
     Unit.REPLACE_RECORD: "one record of one agent is replaced by any other; how many records an agent holds is public",
@@ -157,9 +159,9 @@ def run_privacy(
         locals_ = hardest(groups[i].local for i in together)
         most = max(took_part[i] for i in together)
         epsilons = (
-            _largest_epsilon(locals_, delta),
-            _largest_epsilon([global_event(local, rounds) for local in locals_], delta),
-            _largest_epsilon([repeat(local, most) for local in locals_], delta),
+            largest_epsilon(locals_, delta),
+            largest_epsilon([global_event(local, rounds) for local in locals_], delta),
+            largest_epsilon([repeat(local, most) for local in locals_], delta),
         )
         figures |= {i: GroupPrivacy(groups[i], took_part[i], *epsilons) for i in together}
     return RunPrivacy(
@@ -174,33 +176,38 @@ def _alike(groups: Sequence[AgentGroup]) -> list[list[int]]:
     return [order[start : start + length] for start in range(0, len(order), length)]
 
 
-def _largest_epsilon(events: Sequence[Event], delta: float) -> float:
+def largest_epsilon(events: Iterable[Event], delta: float) -> float:
+    """The epsilon of the hardest of the events, each by the smallest sound accountant."""
     return max(best_epsilon(event, delta).epsilon for event in events)
 
 
-def by_accountant(event: Event, delta: float) -> dict[str, dict[str, Any]]:
-    """What every accountant says of `event`: {name: {epsilon, sound, caveat}}, or {unsupported: reason}."""
+def by_accountant(events: Sequence[Event], delta: float) -> dict[str, dict[str, Any]]:
+    """What every accountant says of the hardest of the events: {name: {epsilon, sound, caveat}}, or {unsupported:
+    reason} in place of epsilon. An infinite epsilon is None."""
     out: dict[str, dict[str, Any]] = {}
     for name, accountant in ACCOUNTANTS.items():
         entry: dict[str, Any] = {"sound": accountant.sound}
         if accountant.caveat:
             entry["caveat"] = accountant.caveat
         try:
-            entry["epsilon"] = accountant.epsilon(event, delta)
+            entry["epsilon"] = finite_or_none(max(accountant.epsilon(event, delta) for event in events))
         except UnsupportedEvent as error:
             entry["unsupported"] = str(error)
         out[name] = entry
     return out
 
 
-def epsilon_by_round(
-    local: Event, sampled: int, pool: int, rounds: int, delta: float, points: int = 25
-) -> list[tuple[int, float]]:
-    """The global epsilon spent after t rounds, at up to `points` values of t that end with `rounds`.
+def rounds_of_curve(rounds: int) -> list[int]:
+    """Numbers of rounds at which a curve of epsilon is worked out: POINTS at most, evenly spread on a logarithmic
+    scale, the last one being `rounds`. In between, the later figure holds: a bound that errs on the safe side."""
+    return sorted({max(1, round(rounds ** (i / (POINTS - 1)))) for i in range(POINTS)}) if rounds > 0 else []
 
-    Between two of them the later figure holds: a bound that errs on the safe side.
-    """
-    if rounds < 1:
-        return []
-    steps = sorted({max(1, round(rounds ** (i / (points - 1)))) for i in range(points)}) if points > 1 else [rounds]
-    return [(t, best_epsilon(repeat(Participation(local, sampled, pool), t), delta).epsilon) for t in steps]
+
+def epsilon_by_round(
+    local: Event, sampled: int, pool: int, rounds: int, delta: float
+) -> list[tuple[int, float]]:
+    """(t, the global epsilon spent after t rounds) at the rounds of a curve."""
+    return [
+        (t, best_epsilon(repeat(Participation(local, sampled, pool), t), delta).epsilon)
+        for t in rounds_of_curve(rounds)
+    ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pri_rfed.data.download import DataFolders
 from pri_rfed.experiment.plots import GREY, LOOKS
 from pri_rfed.manifolds.base import Array
 from pri_rfed.privacy.calibration import calibrate_noise, published_sigma, with_options
+from pri_rfed.privacy.report import finite_or_none
 from pri_rfed.problems import Problem
 from pri_rfed.randomness import Role, stream
 from pri_rfed.reproductions.base import Cell, Paper, Reproduction, Row
@@ -157,8 +157,8 @@ class FederatedComparison(Reproduction):
             {
                 "round": t,
                 "gradient_calls": t * calls,
-                **{name: _finite(record[name]) for name in self.diagnostics},
-                "epsilon": _finite(result.privacy.epsilon_global),
+                **{name: finite_or_none(record[name]) for name in self.diagnostics},
+                "epsilon": finite_or_none(result.privacy.epsilon_global),
             }
             for t, record in points
         ]
@@ -226,10 +226,6 @@ class FederatedComparison(Reproduction):
             f"The published noise, for local trainings said to be ({epsilon:g}, {delta:g}), gives the run a true ε "
             f"of {true[0]:.3g} with DP-RSGD and {true[1]:.3g} with DP-RSVRG (δ = {self.delta:g})."
         )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 @cache
