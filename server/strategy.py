@@ -47,8 +47,7 @@ class PriRFed(Strategy):
 
     problem, trainer: tables that say both to the clients. run: a name that no other run has. on_state: called with
     every new state, before the next round begins, and before agents are asked with the state to go on from if nothing
-    comes of it. watch: called while clients are waited for; raises what makes that
-    vain.
+    comes of it. watch: called while clients are waited for; raises what makes that vain.
     """
 
     def __init__(

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+from pri_rfed.files import write_atomically
+
 ENVIRONMENT = "PRIRFED_DATA"
 
 
@@ -244,7 +246,7 @@ def _fetch_file(file: PublicFile, folder: Path) -> Path:
 
     target = folder / file.path
     if file.derive is not None:
-        return _derive_file(file, target)
+        return _derive_file(file, file.derive, target)
     failures = []
     for url in file.urls:
         try:
@@ -269,14 +271,14 @@ def _fetch_file(file: PublicFile, folder: Path) -> Path:
     )
 
 
-def _derive_file(file: PublicFile, target: Path) -> Path:
-    if file.derive is not None and not target.is_file():
-        content = file.derive()
+def _derive_file(file: PublicFile, derive: Callable[[], bytes], target: Path) -> Path:
+    if not target.is_file():
+        content = derive()
         if hashlib.sha256(content).hexdigest() != file.sha256:
             raise ValueError(
                 f"{file.path}: what was made of the installed files has a wrong checksum and was not kept; they are "
                 "of another version"
             )
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(content)
+        write_atomically(target, content)
     return target

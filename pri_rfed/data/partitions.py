@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -124,8 +123,3 @@ class Natural(Partition):
 
 
 PARTITIONS: dict[str, type[Partition]] = {cls.name: cls for cls in (IID, Dirichlet, Natural)}
-
-
-def agents_of(data: DataSet, parts: Sequence[Indices]) -> list[NDArray[np.float64]]:
-    """The records of every agent, [n_i, *record_shape] each."""
-    return [data.take(part) for part in parts]

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pri_rfed.manifolds.base import Array, Manifold
+from pri_rfed.problems.clipping import clipped_mean
 
 
 class Problem(ABC):
@@ -84,8 +85,6 @@ class Problem(ABC):
 
         A problem may override this with a faster way to the same numbers; a test compares the two.
         """
-        from pri_rfed.problems.clipping import clipped_mean
-
         return clipped_mean(self, w, z, clip, mask, size)
 
     def optimum(self, z: Array) -> Array | None:
