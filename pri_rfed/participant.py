@@ -54,6 +54,12 @@ class Participant:
             self._problems[_key(built.table)] = problem, own.prepared(problem)
             if problem.protects:
                 log.warning("%s: problem %s: %s", policy.agent, problem.name, problem.protects)
+        if policy.test is not None:
+            log.warning(
+                "%s: the section [test] of its policy fixes the seed of its noise, and whoever knows it can take the "
+                "noise away; for tests and rehearsals alone",
+                policy.agent,
+            )
         self._content = content_hash(records)
         self._ledger = _open_ledger(policy)
 

@@ -116,12 +116,14 @@ def test_a_server_that_is_killed_goes_on_where_it_was(wards: Wards) -> None:
     wards.server.wait()
     before = State.load(wards.out / "checkpoint.npz")
     assert 2 <= before.round < 12
+    assert wards.out.stat().st_mode & 0o077 == 0, "the seed by which agents are drawn is in there"
     # A client dies, too, at whatever it is doing.
     wards.clients[0].send_signal(signal.SIGKILL)
     wards.start_server()
     wards.until(wards.ended)
     assert wards.server.returncode == 0, tail(wards.folder / "server.log")
     after = State.load(wards.out / "checkpoint.npz")
+    assert "goes on with this run, by the configuration in it" in (wards.folder / "server.log").read_text()
     assert after.round == 12 and after.history[: before.round] == before.history
     summary = json.loads((wards.out / "summary.json").read_text())
     assert summary["runtime"] == "server" and summary["private"] and summary["cost"] is None
@@ -151,6 +153,7 @@ def test_a_superlink_that_is_killed_stops_the_run_and_it_goes_on(wards: Wards) -
     wards.until(wards.ended)
     assert wards.server.returncode == 0, tail(wards.folder / "server.log")
     after = State.load(wards.out / "checkpoint.npz")
+    assert "goes on with this run, by the configuration in it" in (wards.folder / "server.log").read_text()
     assert after.round == 12 and after.history[: before.round] == before.history
     assert all(own <= known for own, known in zip(wards.releases(), after.participations.tolist(), strict=True))
 

@@ -71,8 +71,11 @@ def test_it_trains_what_the_owner_allows(tmp_path: Path) -> None:
     assert (points[0] != points[1]).any(), "its randomness is not the server's to know"
 
 
-def test_only_its_owner_can_give_it_a_seed(tmp_path: Path) -> None:
+def test_only_its_owner_can_give_it_a_seed(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    participant(tmp_path / "without")
+    assert not caplog.records
     agent = participant(tmp_path, test={"seed": 1, "stream": 3})
+    assert "whoever knows it can take the noise away" in caplog.text
     assert (agent.train(PLAN) == agent.train(PLAN)).all()
     other = participant(tmp_path / "other", test={"seed": 1, "stream": 4})
     assert (agent.train(PLAN) != other.train(PLAN)).any()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -27,10 +28,11 @@ def server(
     """Run a federation whose agents are on other machines, until its rounds are done."""
     from pri_rfed.experiment.config import read_toml
     from pri_rfed.experiment.federation import load_federation
-    from pri_rfed.experiment.folder import RunFolder
+    from pri_rfed.experiment.folder import RunFolder, check_out
     from pri_rfed.experiment.run import NamedRuntime, resume, start
     from server.deployment import over_network
 
+    check_out(out)
     with interruptible(how=f"start it again with --out {out}, and it goes on"):
         under_way = (out / "config.toml").is_file()
         source = out / "config.toml" if under_way else config
@@ -38,7 +40,12 @@ def server(
         if isinstance(tables.setdefault("run", {}), dict):
             tables["run"].setdefault("name", config.stem)
         federation = load_federation(tables, source.parent)
-        folder = RunFolder.open(out) if under_way else RunFolder.create(federation.experiment.run.name, out)
+        if under_way:
+            print(f"{out}: goes on with this run, by the configuration in it", file=sys.stderr)
+            folder = RunFolder.open(out)
+        else:
+            out.mkdir(mode=0o700, parents=True, exist_ok=True)  # for the seed by which agents are drawn
+            folder = RunFolder.create(federation.experiment.run.name, out)
         summary = folder.read("summary.json")
         if summary is None:
             runtime = NamedRuntime("server", over_network(federation, keys, listen, folder.path / "logs", health))
