@@ -36,6 +36,17 @@ def near(manifold: Manifold, w: Array, rng: np.random.Generator, batch: tuple[in
     return manifold.exp(w, manifold.from_coordinates(np.broadcast_to(w, (*batch, *w.shape)), c))
 
 
+def tangent(m: Manifold, rng: np.random.Generator, w: Array, length: Array | float) -> Array:
+    """A tangent vector at each w, of uniform direction and the given length."""
+    c = rng.standard_normal((*m.batch_shape(w), m.dim))
+    c *= np.asarray(length)[..., None] / np.linalg.norm(c, axis=-1, keepdims=True)
+    return m.from_coordinates(w, c)
+
+
+def close(a: Array, b: Array, tolerance: float = 1e-9) -> None:
+    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
+
+
 def unit_vectors(rng: np.random.Generator, shape: tuple[int, ...], spread: Array | float = 1.0) -> Array:
     """Gaussian vectors scaled to norm 1, the last axis holding their entries."""
     z = rng.standard_normal(shape) * spread

@@ -5,11 +5,16 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
+import sys
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from engine import ENGINE
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from pri_rfed.data.download import DataFolders
 
 # A property test looks at other examples every time, except in CI: there a change passes or fails by itself.
 settings.register_profile("ci", derandomize=True, database=None)
@@ -38,6 +43,42 @@ DATA = _data_folder()
 def at_hand(*paths: str) -> list[Path]:
     """[the data folder] if it holds all `paths`, else []: parametrise by it what needs real files."""
     return [DATA] if DATA is not None and all((DATA / path).is_file() for path in paths) else []
+
+
+@pytest.fixture
+def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataFolders:
+    """Nothing but a temporary folder is searched for data, or written to."""
+    from pri_rfed.data.download import DataFolders
+
+    monkeypatch.delenv("PRIRFED_DATA", raising=False)
+    monkeypatch.setattr("pri_rfed.data.download.cache_folder", lambda: tmp_path / "cache")
+    return DataFolders(tmp_path)
+
+
+class Ended(tuple[int, str, str]):
+    """How a command ended: exit code, stdout, stderr."""
+
+    code = property(lambda self: self[0])
+    out = property(lambda self: self[1])
+    err = property(lambda self: self[2])
+
+
+@pytest.fixture
+def pri_rfed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
+    """Run a command line in this process, in an empty folder."""
+    from pri_rfed.cli import main
+
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str | Path) -> Ended:
+        monkeypatch.setattr(sys, "argv", ["pri-rfed", *map(str, arguments)])
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            main()
+        code = ended.value.code
+        return Ended((code if isinstance(code, int) else 0 if code is None else 1, *capsys.readouterr()))
+
+    return run
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -41,14 +41,6 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataFolders:
-    """Nothing but a temporary folder is searched."""
-    monkeypatch.delenv("PRIRFED_DATA", raising=False)
-    monkeypatch.setattr("pri_rfed.data.download.cache_folder", lambda: tmp_path / "cache")
-    return DataFolders(tmp_path)
-
-
 def idx(array: np.ndarray) -> bytes:
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.astype(np.uint8).tobytes()
 

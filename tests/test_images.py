@@ -25,14 +25,6 @@ def rng(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-@pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataFolders:
-    """Nothing but a temporary folder is searched."""
-    monkeypatch.delenv("PRIRFED_DATA", raising=False)
-    monkeypatch.setattr("pri_rfed.data.download.cache_folder", lambda: tmp_path / "cache")
-    return DataFolders(tmp_path)
-
-
 def write_pathmnist(folder: Path, images: np.ndarray, labels: np.ndarray, subset: str = "train") -> Path:
     (folder / "pathmnist").mkdir(exist_ok=True)
     path = folder / "pathmnist" / "pathmnist.npz"

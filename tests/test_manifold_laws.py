@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
+from cases import close, tangent
 from scipy import stats
 
 from pri_rfed.manifolds import (
@@ -87,13 +88,6 @@ def rng_for(m: Manifold) -> np.random.Generator:
     return np.random.default_rng([len(repr(m)), m.dim, *m.point_shape])
 
 
-def tangent(m: Manifold, rng: np.random.Generator, w: Array, length: Array | float) -> Array:
-    """A tangent vector at each w, of uniform direction and the given length."""
-    c = rng.standard_normal((*m.batch_shape(w), m.dim))
-    c *= np.asarray(length)[..., None] / np.linalg.norm(c, axis=-1, keepdims=True)
-    return m.from_coordinates(w, c)
-
-
 def reach(m: Manifold, w: Array, part: float) -> Array:
     """A share of the injectivity radius; of 3 where it is infinite."""
     radius = m.injectivity_radius(w)
@@ -113,10 +107,6 @@ def metric_scale(m: Manifold, w: Array) -> Array:
     entries = math.prod(m.point_shape)
     changes = np.eye(entries).reshape(entries, *[1] * size.ndim, *m.point_shape)
     return size * m.norm(w, m.project_tangent(w, changes)).max(axis=0)
-
-
-def close(a: Array, b: Array, tolerance: float = 1e-9) -> None:
-    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
 
 
 def same_points(m: Manifold, x: Array, y: Array, tolerance: float = 1e-9) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pymanopt.manifolds
 import pytest
+from cases import tangent
 from mpmath import acosh, cos, cosh, fsum, mp, mpf, sin, sinh, sqrt, tanh
 
 from pri_rfed.manifolds import MANIFOLDS, Array, Euclidean, Hyperboloid, Manifold, PoincareBall, Product, Sphere
@@ -180,11 +181,6 @@ TEXTBOOKS: list[tuple[Manifold, Textbook, float]] = [
 """Manifold, its formulas, and how far from the centre of hyperbolic space the base point lies."""
 
 DISTANCES = [1e-12, 1e-9, 1e-6, 1e-3, 1.0, 2.5, np.pi - 1e-3, np.pi - 1e-7, np.pi - 1e-10]
-
-
-def tangent(m: Manifold, rng: np.random.Generator, w: Array, length: float) -> Array:
-    c = rng.standard_normal(m.dim)
-    return m.from_coordinates(w, length * c / np.linalg.norm(c))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import numpy as np
 import pymanopt.manifolds as pymanopt
 import pytest
 import scipy.linalg
+from cases import close, tangent
 from scipy.integrate import solve_ivp
 
 from pri_rfed.manifolds import (
@@ -31,17 +32,6 @@ from pri_rfed.manifolds.linalg import frobenius, skew, sym, transpose
 EPS = np.finfo(float).eps
 SPD_CLASSES = [SPDAffineInvariant, SPDLogEuclidean, SPDBuresWasserstein]
 FRAME_SIZES = [(3, 2), (6, 2), (5, 4), (9, 3), (30, 6)]
-
-
-def close(a: Array, b: Array, tolerance: float = 1e-9) -> None:
-    np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance)
-
-
-def tangent(m: Manifold, rng: np.random.Generator, w: Array, length: Array | float) -> Array:
-    """A tangent vector at each w, of uniform direction and the given length."""
-    c = rng.standard_normal((*m.batch_shape(w), m.dim))
-    c *= np.asarray(length)[..., None] / np.linalg.norm(c, axis=-1, keepdims=True)
-    return m.from_coordinates(w, c)
 
 
 def each(f: Callable[..., Any], *batches: Array) -> Array:

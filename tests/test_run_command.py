@@ -19,7 +19,6 @@ import numpy as np
 import pytest
 from conftest import DATA, ROOT, at_hand
 
-from pri_rfed.cli import main
 from pri_rfed.data import download
 from pri_rfed.data.download import PUBLIC_DATA, DataFolders, PublicDataSet, PublicFile
 from pri_rfed.experiment.config import Experiment, load, override, read_toml
@@ -35,30 +34,6 @@ QUICKSTART = str(ROOT / "configs" / "quickstart.toml")
 SWEEP = str(ROOT / "configs" / "tradeoffs" / "agents.toml")
 PUBLIC = ("good", "bad", "form", "away")
 PLOTS = {f"{name}.{suffix}" for name in ("risk", "gradient_norm", "epsilon", "ledgers") for suffix in ("png", "svg")}
-
-
-class Ended(tuple[int, str, str]):
-    """How a command ended: exit code, stdout, stderr."""
-
-    code = property(lambda self: self[0])
-    out = property(lambda self: self[1])
-    err = property(lambda self: self[2])
-
-
-@pytest.fixture
-def pri_rfed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """Run a command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str | Path) -> Ended:
-        monkeypatch.setattr(sys, "argv", ["pri-rfed", *map(str, arguments)])
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        return Ended((code if isinstance(code, int) else 0 if code is None else 1, *capsys.readouterr()))
-
-    return run
 
 
 def experiment_of(path: Path, *assignments: str) -> Experiment:

@@ -21,7 +21,6 @@ import pyarrow.parquet
 import pytest
 from conftest import ROOT
 
-from pri_rfed.cli import main
 from pri_rfed.data.download import DataFolders
 from pri_rfed.experiment import config, sweep_run
 from pri_rfed.experiment.config import ConfigError, Memory, check, load
@@ -509,21 +508,6 @@ def members(session: int) -> list[int]:
 
 
 # The command
-
-
-@pytest.fixture
-def pri_rfed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Any:
-    """Run a command line in this process, in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["pri-rfed", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        code = ended.value.code
-        return (code if isinstance(code, int) else 0, *capsys.readouterr())
-
-    return run
 
 
 def test_the_command(pri_rfed: Any) -> None:

@@ -58,14 +58,6 @@ BELOW = {
 
 
 @pytest.fixture
-def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DataFolders:
-    """Nothing but a temporary folder is searched, or written to."""
-    monkeypatch.delenv("PRIRFED_DATA", raising=False)
-    monkeypatch.setattr("pri_rfed.data.download.cache_folder", lambda: tmp_path / "cache")
-    return DataFolders(tmp_path)
-
-
-@pytest.fixture
 def dictionary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "dict" / "data.noun"
     path.parent.mkdir()
