@@ -41,6 +41,15 @@ def test_the_readme_shows_what_the_demo_prints(tmp_path):
     assert lasting(done.stdout) == lasting(shown[1])
 
 
+def test_the_budget_that_a_federation_takes_is_the_one_that_is_shown():
+    page = (ROOT / "docs" / "deployment.md").read_text("utf-8")
+    command = re.search(r"^    pri-rfed (calibrate .*)$", page, re.M)[1].split()
+    done = subprocess.run([Path(sys.executable).with_name("pri-rfed"), *command], capture_output=True, text=True)
+    (row,) = (line.split() for line in done.stdout.splitlines() if line.startswith("rdp"))
+    budget = re.search(r"--epsilon ([\d.]+) --delta", page)[1]
+    assert row[2] in page and float(row[2]) < float(budget) and f"\nepsilon = {budget}\n" in page
+
+
 def test_there_is_an_example():
     assert EXAMPLES
 
