@@ -50,7 +50,7 @@ def make_authority(folder: Path, days: int = 3650) -> None:
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA384())
     )
-    _write_secret(folder / AUTHORITY_KEY, _pem(key))
+    write_secret(folder / AUTHORITY_KEY, _pem(key))
     (folder / AUTHORITY).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
@@ -78,7 +78,7 @@ def make_server_certificate(folder: Path, hosts: Sequence[str], days: int = 825)
         .add_extension(identifier, critical=False)
         .sign(signer, hashes.SHA384())
     )
-    _write_secret(folder / SERVER_KEY, _pem(key))
+    write_secret(folder / SERVER_KEY, _pem(key))
     (folder / SERVER).write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
 
 
@@ -92,7 +92,7 @@ def make_client_key(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
     openssh = serialization.PrivateFormat.OpenSSH
-    _write_secret(path, key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption()))
+    write_secret(path, key.private_bytes(serialization.Encoding.PEM, openssh, serialization.NoEncryption()))
     public = key.public_key().public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     path.with_name(path.name + ".pub").write_bytes(public + b"\n")
 
@@ -149,7 +149,7 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     )
 
 
-def _write_secret(path: Path, content: bytes) -> None:
+def write_secret(path: Path, content: bytes) -> None:
     """Write a file that only its owner can read, from its first byte on."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

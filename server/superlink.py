@@ -19,7 +19,7 @@ import sys
 import time
 import zipfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 import flwr.supercore.inflatable.inflatable_utils as inflatable
@@ -139,9 +139,7 @@ class SuperLink:
 
     def __enter__(self) -> SuperLink:
         secret = self._work / "superexec.secret"
-        descriptor = os.open(secret, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(self._secret)
+        keys.write_secret(secret, self._secret)
         command = [
             str(Path(sys.executable).parent / "flower-superlink"),
             *("--host", self.host, "--port", str(self.port)),
@@ -188,14 +186,22 @@ class SuperLink:
             time.sleep(0.05)
 
     def register(self, public_key: Path) -> int:
-        """Make a client known by its public key; returns its node's number. Raises ValueError if it is no such key."""
+        """Make a client known by its public key; returns its node's number. Raises ValueError if it is no such key,
+        RunStopped where the SuperLink cannot be reached."""
         assert self._control is not None
-        response = self._control.RegisterNode(RegisterNodeRequest(public_key=keys.public_pem(public_key)))
-        return int(response.node_id)
+        pem = keys.public_pem(public_key)
+        with _reached():
+            return int(self._control.RegisterNode(RegisterNodeRequest(public_key=pem)).node_id)
 
     @contextmanager
     def run(self) -> Iterator[Grid]:
-        """A new run, and the Grid to its clients; it is over when the context is left."""
+        """A new run, and the Grid to its clients; it is over when the context is left. Raises RunStopped where the
+        SuperLink cannot be reached, from the start on."""
+        with _reached(), self._begin() as grid:
+            yield grid
+
+    @contextmanager
+    def _begin(self) -> Iterator[Grid]:
         assert self._control is not None
         self._control.StartRun(StartRunRequest(fab=Fab(content=_manifest(), hash_str="")))
         acquire = "/flwr.proto.Runtime/AcquireTask"
@@ -214,26 +220,32 @@ class SuperLink:
         defaults = inflatable.pull_objects.__kwdefaults__
         assert defaults is not None
         defaults |= {"initial_backoff": 0.01, "backoff_cap": 0.5, "max_time": UNSENT_SECONDS}
-        grid = HttpGrid(self.address, insecure=False, root_certificates=self._authority, token=token)
-        grid._retry_invoker.max_time = GONE_SECONDS  # Flower would try for ever
-        client = grid._runtime_client
-        task = client.PullTaskInput(PullTaskInputRequest())
-        TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
-        TaskIdentity.node_id = task.context.node_id
-        grid.set_run(run_from_proto(task.run))
-        heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
-        heartbeat.start()
-        status = SubStatus.FAILED
-        try:
-            yield grid
-            status = SubStatus.COMPLETED
-        except httpx.HTTPError as error:
-            raise RunStopped(f"the SuperLink cannot be reached: {error}") from error
-        finally:
-            heartbeat.stop()
-            with suppress(httpx.HTTPError):  # it may be gone already
-                client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=""))
-            grid.close()
+        with closing(HttpGrid(self.address, insecure=False, root_certificates=self._authority, token=token)) as grid:
+            grid._retry_invoker.max_time = GONE_SECONDS  # Flower would try for ever
+            client = grid._runtime_client
+            task = client.PullTaskInput(PullTaskInputRequest())
+            TaskIdentity.task_id, TaskIdentity.run_id = task.task_id, task.run.run_id
+            TaskIdentity.node_id = task.context.node_id
+            grid.set_run(run_from_proto(task.run))
+            heartbeat = HeartbeatSender(make_task_heartbeat_fn_http(client))
+            heartbeat.start()
+            status = SubStatus.FAILED
+            try:
+                yield grid
+                status = SubStatus.COMPLETED
+            finally:
+                heartbeat.stop()
+                with suppress(httpx.HTTPError):  # it may be gone already
+                    client.PushTaskOutput(PushTaskOutputRequest(sub_status=status, details=""))
+
+
+@contextmanager
+def _reached() -> Iterator[None]:
+    """Say in words where the SuperLink cannot be reached."""
+    try:
+        yield
+    except httpx.HTTPError as error:
+        raise RunStopped(f"the SuperLink cannot be reached: {error}") from error
 
 
 def tail(log: Path, lines: int = 20) -> str:

@@ -19,11 +19,11 @@ from federation import session_of
 from test_participant import DIM, N, make
 
 from pri_rfed import keys
-from pri_rfed.coordinator import State
+from pri_rfed.coordinator import RunStopped, State
 from pri_rfed.experiment.config import ConfigError
 from pri_rfed.experiment.federation import load_federation
 from pri_rfed.privacy.ledger import Ledger
-from server.superlink import free_port, start_process, stop, tail
+from server.superlink import SuperLink, free_port, start_process, stop, tail
 
 PRIRFED = [sys.executable, "-m", "pri_rfed.cli"]
 PATIENCE = 240.0
@@ -237,6 +237,23 @@ def test_an_authority_whose_key_was_moved_away_is_not_replaced(tmp_path: Path) -
     certificate = renewed.read_bytes()
     subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
     assert authority.read_bytes() == before and renewed.read_bytes() != certificate
+
+
+def test_a_superlink_that_is_gone_before_the_rounds_begin_stops_the_run_in_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys.make_authority(tmp_path)
+    keys.make_server_certificate(tmp_path, ["127.0.0.1"])
+    keys.make_client_key(tmp_path / "client")
+    ending = [sys.executable, "-c", ""]
+    monkeypatch.setattr("server.superlink.start_process", lambda command, log, env: start_process(ending, log, env))
+    monkeypatch.setattr(SuperLink, "_await_start", lambda self: None)
+    with SuperLink(tmp_path, tmp_path, tmp_path / "log") as link:
+        assert (tmp_path / "superexec.secret").stat().st_mode & 0o077 == 0
+        with pytest.raises(RunStopped, match="the SuperLink cannot be reached"):
+            link.register(tmp_path / "client.pub")
+        with pytest.raises(RunStopped, match="the SuperLink cannot be reached"), link.run():
+            raise AssertionError("there is no run")
 
 
 def test_keys_are_not_overwritten_and_not_readable_by_others(tmp_path: Path) -> None:
