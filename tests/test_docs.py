@@ -1,5 +1,6 @@
 """The Python examples of the README and the docs run, and print what they say."""
 
+import inspect
 import io
 import json
 import re
@@ -9,6 +10,7 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
+import test_manifold_laws
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -72,3 +74,21 @@ def test_links_within_the_project_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
         if not target.startswith(("http://", "https://", "mailto:")):
             assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+def test_the_manifold_of_ones_own_obeys_the_laws():
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+    code = re.search(r"```python\n(.*?)\n\n\ntorus, rng =", page, re.S)
+    names = {"__name__": "example"}
+    exec(compile(code[1], "example", "exec"), names)
+    laws = [
+        law
+        for name, law in vars(test_manifold_laws).items()
+        if name.startswith("test_") and list(inspect.signature(law).parameters) == ["name", "m"]
+    ]
+    kept = 0
+    for law in laws:
+        if not {"EXAMPLES", "MANIFOLDS"} & set(law.__code__.co_names):  # it has no line there
+            law("flat-torus", names["FlatTorus"](3))
+            kept += 1
+    assert kept >= 15
