@@ -15,9 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from pri_rfed import keys
 from pri_rfed.coordinator import RunStopped
-from pri_rfed.experiment.config import read_toml
-from pri_rfed.experiment.federation import Federation, load_federation
-from pri_rfed.experiment.folder import RunFolder
+from pri_rfed.experiment.federation import Federation, open_run
 from pri_rfed.experiment.run import NamedRuntime, Progress, resume, start
 from server.deployment import over_grid
 
@@ -29,19 +27,13 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Run the federation whose configuration `federation` of the run configuration names, into the folder `out`."""
     given, out = Path(str(context.run_config["federation"])), Path(str(context.run_config["out"]))
-    under_way = (out / "config.toml").is_file()
-    source = out / "config.toml" if under_way else given
-    tables = read_toml(source)
-    if isinstance(tables.setdefault("run", {}), dict):
-        tables["run"].setdefault("name", given.stem)
-    federation = load_federation(tables, source.parent)
-    folder = RunFolder.open(out) if under_way else RunFolder.create(federation.experiment.run.name, out)
+    federation, folder, begun = open_run(given, out)
     if folder.read("summary.json") is not None:
         log.info("%s: this run is finished", out)
         return
     nodes = await_nodes(grid, federation)
     runtime = NamedRuntime("flower app", lambda *run: over_grid(federation, grid, nodes, *run))
-    (resume if under_way else start)(federation.experiment, folder, _report, runtime)
+    (resume if begun else start)(federation.experiment, folder, _report, runtime)
 
 
 def await_nodes(grid: Grid, federation: Federation) -> dict[str, int]:

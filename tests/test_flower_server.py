@@ -21,7 +21,7 @@ from test_participant import DIM, N, make
 from pri_rfed import keys
 from pri_rfed.coordinator import RunStopped, State
 from pri_rfed.experiment.config import ConfigError
-from pri_rfed.experiment.federation import load_federation
+from pri_rfed.experiment.federation import load_federation, open_run
 from pri_rfed.privacy.ledger import Ledger
 from server.superlink import SuperLink, free_port, start_process, stop, tail
 
@@ -193,6 +193,20 @@ def test_its_choice_of_agents_is_not_to_be_predicted(folder: Path) -> None:
     seeds = {load_federation(tables(folder), folder).experiment.run.seed for _ in range(3)}
     assert len(seeds) == 3 and min(seeds) > 2**32
     assert load_federation(tables(folder, run={"name": "a", "rounds": 1, "seed": 3}), folder).experiment.run.seed == 3
+
+
+def test_a_run_is_named_like_its_file_hidden_and_gone_on_with(folder: Path, tmp_path: Path) -> None:
+    config, out = tmp_path / "two wards.toml", tmp_path / "runs" / "run"
+    changed = tables(folder)
+    del changed["run"]["name"]
+    config.write_text(tomli_w.dumps(changed))
+    federation, run, begun = open_run(config, out)
+    assert federation.experiment.run.name == "two-wards" and not begun
+    assert out.stat().st_mode & 0o077 == 0, "the seed of the draws is in it"
+    run.write("config.toml", tomli_w.dumps(federation.experiment.resolved))
+    config.unlink()
+    again, run, begun = open_run(config, out)
+    assert begun and run.path == out and again.experiment.resolved == federation.experiment.resolved
 
 
 def test_noise_is_found_for_a_target(folder: Path) -> None:

@@ -26,31 +26,21 @@ def server(
     as_json: AsJson = False,
 ) -> None:
     """Run a federation whose agents are on other machines, until its rounds are done."""
-    from pri_rfed.experiment.config import read_toml
-    from pri_rfed.experiment.federation import load_federation
-    from pri_rfed.experiment.folder import RunFolder, check_out
+    from pri_rfed.experiment.federation import open_run
+    from pri_rfed.experiment.folder import check_out
     from pri_rfed.experiment.run import NamedRuntime, resume, start
     from server.deployment import over_network
 
     check_out(out)
     with interruptible(how=f"start it again with --out {out}, and it goes on"):
-        under_way = (out / "config.toml").is_file()
-        source = out / "config.toml" if under_way else config
-        tables = read_toml(source)
-        if isinstance(tables.setdefault("run", {}), dict):
-            tables["run"].setdefault("name", config.stem)
-        federation = load_federation(tables, source.parent)
-        if under_way:
+        federation, folder, begun = open_run(config, out)
+        if begun:
             print(f"{out}: goes on with this run, by the configuration in it", file=sys.stderr)
-            folder = RunFolder.open(out)
-        else:
-            out.mkdir(mode=0o700, parents=True, exist_ok=True)  # for the seed by which agents are drawn
-            folder = RunFolder.create(federation.experiment.run.name, out)
         summary = folder.read("summary.json")
         if summary is None:
             runtime = NamedRuntime("server", over_network(federation, keys, listen, folder.path / "logs", health))
             with show_progress(slow=True) as report:
-                summary = (resume if under_way else start)(federation.experiment, folder, report, runtime)
+                summary = (resume if begun else start)(federation.experiment, folder, report, runtime)
         tell(folder, summary, as_json)
 
 

@@ -150,7 +150,11 @@ def read_run(path: Path, assignments: Sequence[str] = ()) -> dict[str, Any]:
     for section, command in OTHER_COMMANDS.items():
         if section in tables:
             raise ConfigError([f"{path}: has a section {section}, which is for `pri-rfed {command}`, not for a run"])
-    tables = override(tables, assignments)
+    return named_like(path, override(tables, assignments))
+
+
+def named_like(path: Path, tables: dict[str, Any]) -> dict[str, Any]:
+    """The tables with a name for the run: where they say none, that of the file."""
     if isinstance(tables.setdefault("run", {}), dict):
         tables["run"].setdefault("name", re.sub(r"[^\w.-]+", "-", path.stem))
     return tables

@@ -24,7 +24,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pri_rfed.data.agents import RegisteredAgents
-from pri_rfed.experiment.config import Experiment, Population, assemble
+from pri_rfed.experiment.config import Experiment, Population, assemble, named_like, read_toml
+from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.options import build
 
 
@@ -75,6 +76,21 @@ class Federation:
     experiment: Experiment
     agents: list[RegisteredAgent]
     exchange: Exchange
+
+
+def open_run(config: Path, out: Path) -> tuple[Federation, RunFolder, bool]:
+    """The federation, the folder `out` of its run, and whether the run was begun there: then it goes on by the
+    configuration in its folder. A new folder nobody else can read: it holds the seed by which agents are drawn.
+
+    Raises ConfigError, RunFolderError.
+    """
+    begun = (out / "config.toml").is_file()
+    source = out / "config.toml" if begun else config
+    federation = load_federation(named_like(config, read_toml(source)), source.parent)
+    if begun:
+        return federation, RunFolder.open(out), True
+    out.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return federation, RunFolder.create(federation.experiment.run.name, out), False
 
 
 def load_federation(tables: Mapping[str, Any], folder: Path) -> Federation:
