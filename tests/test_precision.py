@@ -15,7 +15,7 @@ from pri_rfed import simulate
 from pri_rfed.data.agents import AgentArrays, stored
 from pri_rfed.data.download import DataFolders
 from pri_rfed.experiment.config import ConfigError, Experiment, check, load
-from pri_rfed.experiment.sweep_run import Memory
+from pri_rfed.experiment.memory import Memory
 from pri_rfed.manifolds import Euclidean
 from pri_rfed.manifolds.base import Array
 from pri_rfed.owners import make_owners

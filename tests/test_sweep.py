@@ -23,8 +23,9 @@ from conftest import ROOT
 
 from pri_rfed.data.download import DataFolders
 from pri_rfed.experiment import config, sweep_run
-from pri_rfed.experiment.config import ConfigError, Memory, check, load
+from pri_rfed.experiment.config import ConfigError, check, load
 from pri_rfed.experiment.folder import RunFolder
+from pri_rfed.experiment.memory import Memory
 from pri_rfed.experiment.run import Progress, carry_out, evaluation_of, figures, start
 from pri_rfed.experiment.sweep import CURVES, FACTS, RESULTS, Sweep, SweepFolder, parse, read_sweep
 from pri_rfed.experiment.sweep_run import compute, refusals, run_sweep

@@ -11,7 +11,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import math
 import os
 import re
@@ -20,7 +19,7 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from pri_rfed.data.base import DataSet, Source
 from pri_rfed.data.download import DataFolders
 from pri_rfed.data.partitions import PARTITIONS, Partition
 from pri_rfed.data.sources import SOURCES, Table
+from pri_rfed.experiment.memory import Memory
 from pri_rfed.experiment.options import Built, build, parameters, shown, suggestion
 from pri_rfed.manifolds import MANIFOLDS, Manifold
 from pri_rfed.manifolds.naming import make_manifold, origin
@@ -40,8 +40,6 @@ from pri_rfed.privacy.report import Rounds, global_event
 from pri_rfed.problems import PROBLEMS, Problem
 from pri_rfed.randomness import Role, stream
 from pri_rfed.training import TRAINERS, Trainer
-
-T = TypeVar("T")
 
 SECTIONS = ("run", "problem", "data", "trainer", "aggregation", "privacy")
 OTHER_COMMANDS = {"sweep": "sweep", "account": "account", "settings": "reproduce", "federation": "server"}
@@ -214,51 +212,6 @@ class Population:
     """The complete section."""
     seed: int = 0
     """What it was divided by."""
-
-
-class Memory:
-    """What was loaded, prepared or found for one experiment, for others that need the very same.
-
-    Things are forgotten, the longest unused first, once they hold more than `most` bytes together.
-    """
-
-    def __init__(self, most: int = 1 << 29):
-        self.most = most
-        self._things: dict[str, tuple[Any, int]] = {}
-        self._news: dict[str, Any] = {}
-
-    def recall(self, what: str, of: Any, make: Callable[[], T], size: Callable[[T], int] = lambda thing: 0) -> T:
-        """`make()`, or what it made when it was asked for by the same name and the same values, which JSON can hold.
-        size: in bytes. What raises is not remembered."""
-        key = json.dumps([what, of], sort_keys=True, default=str)
-        thing, bytes_ = self._things.pop(key, (None, -1))
-        if bytes_ < 0:
-            thing = make()
-            bytes_ = size(thing)
-            if bytes_ == 0:
-                self._news[key] = thing
-        self._things[key] = thing, bytes_
-        if bytes_ > 0:
-            self._forget(key)
-        return thing
-
-    def news(self) -> dict[str, Any]:
-        """What was made since the last time, and takes no room worth counting: for other processes to `learn`."""
-        news, self._news = self._news, {}
-        return news
-
-    def learn(self, news: Mapping[str, Any]) -> None:
-        """What another process has made need not be made here."""
-        self._things |= {key: (thing, 0) for key, thing in news.items()}
-
-    def _forget(self, kept: str) -> None:
-        held = sum(bytes_ for _, bytes_ in self._things.values())
-        for key in list(self._things):
-            if held <= self.most:
-                break
-            if key != kept and (freed := self._things[key][1]) > 0:
-                del self._things[key]
-                held -= freed
 
 
 Obtain = Callable[[dict[str, Any], int, list[str]], Population | None]

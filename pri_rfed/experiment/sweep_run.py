@@ -19,8 +19,9 @@ from typing import Any
 
 from pri_rfed.data.agents import AgentArrays
 from pri_rfed.data.download import DataFolders
-from pri_rfed.experiment.config import ConfigError, Experiment, Memory, check, load
+from pri_rfed.experiment.config import ConfigError, Experiment, check, load
 from pri_rfed.experiment.folder import to_json
+from pri_rfed.experiment.memory import Memory
 from pri_rfed.experiment.run import carry_out, claims, epsilons, evaluation_of, figures
 from pri_rfed.experiment.sweep import CURVES, FACTS, RESULTS, Point, Sweep, SweepFolder
 from pri_rfed.experiment.sweep_plots import plot_sweep
