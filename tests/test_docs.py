@@ -9,14 +9,18 @@ import sys
 from contextlib import redirect_stdout
 from pathlib import Path
 
+import numpy as np
 import pytest
 import test_manifold_laws
+
+from pri_rfed.problems import PROBLEMS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 EXAMPLES = [
     pytest.param(code, output, id=f"{page.stem}-{i}")
     for page in PAGES
+    if page.stem != "own-data"  # which has a test of its own
     for i, (code, output) in enumerate(
         re.findall(r"```python\n(.*?)```(?:\n\nprints\n\n```text\n(.*?)```)?", page.read_text(encoding="utf-8"), re.S)
     )
@@ -67,6 +71,25 @@ def test_the_problem_of_ones_own_runs_from_a_configuration(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["problem"] == "geometric-median"
+
+
+def test_the_table_of_ones_own(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "own-data.md").read_text(encoding="utf-8")
+    rng, sites = np.random.default_rng(0), ["Aachen", "Bonn", "Essen", "Kiel", "Köln", "Mainz", "Trier", "Ulm"]
+    header = "site," + ",".join(f"x{i}" for i in range(20))
+    lines = [f"{rng.choice(sites)}," + ",".join(f"{x:.5f}" for x in rng.standard_normal(20)) for _ in range(3000)]
+    (tmp_path / "patients.csv").write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    (tmp_path / "patients.toml").write_text(re.search(r"```toml\n(.*?)```", page, re.S)[1], encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for command in re.findall(r"^    pri-rfed (.*)$", page, re.M):
+        subprocess.run([Path(sys.executable).with_name("pri-rfed"), *command.split()], check=True, capture_output=True)
+    assert (tmp_path / "runs" / "patients" / "report.html").is_file()
+    code, output = re.search(r"```python\n(.*?)```\n\nprints\n\n```text\n(.*?)```", page, re.S).groups()
+    out = io.StringIO()
+    with redirect_stdout(out):
+        exec(compile(code, "example", "exec"), {"__name__": "example"})
+    assert out.getvalue() == output
+    assert set(re.findall(r"^\| `(.*?)`.* \|$", page, re.M)) <= set(PROBLEMS)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
