@@ -255,6 +255,11 @@ def test_calibrated_counts_are_the_largest(figures, unknown):
     assert more["global"]["epsilon"] > 0.8
 
 
+def test_the_noise_that_figures_are_for_is_shown(command):
+    for options in (["account"], ["calibrate", "--epsilon", 0.8, "--solve", "rounds"]):
+        assert ", σ = 0.6 in the Riemannian norm\n" in command(*options, *PLAN, "--noise", 0.6)[1]
+
+
 def test_calibrate_prints_the_published_rule_beside_the_truth(figures, command):
     plan = words("--agents 100 --sampled 10 --rounds 500 --records 1000 --steps 5 --clip 1")
     plan += words("--epsilon 0.15 --delta 1e-4")

@@ -225,7 +225,8 @@ def _tell(out: dict[str, Any], as_json: bool) -> None:
     if out["unit"]:
         console.print(f"unit: {out['unit']} ({out['neighbours']})")
     draws = " + ".join(f"{d['count']} rounds of {d['sampled']} of {d['pool']} agents" for d in out["draws"])
-    console.print(f"plan: {draws}\n")
+    given = out.get("noise") is not None and out.get("solve") != "noise"
+    console.print(f"plan: {draws}" + (f", σ = {_noise(out)}" if given else "") + "\n")
     before, after = out["global"], out["ledger"]
     console.print(f"before the run (global)  ε = {_epsilon(before['epsilon'])} at {delta}, agents drawn as announced")
     times = f"an agent that took part {after['participations']} times, whoever chose it"
@@ -253,10 +254,9 @@ def _tell(out: dict[str, Any], as_json: bool) -> None:
 def _solution_in_words(out: dict[str, Any]) -> str:
     target = f"ε ≤ {out['target']['epsilon']:g} at δ = {out['target']['delta']:g}, for the whole run and every agent"
     if out["solve"] == "noise":
-        unit = "times each agent's sensitivity" if out["noise_unit"] == "sensitivity" else "in the Riemannian norm"
         alpha = out["trainer"].get("alpha")
         return (
-            f"least noise: σ = {out['noise']:.8g} {unit}"
+            f"least noise: σ = {_noise(out)}"
             + (f", alpha = {alpha:.4g}" if alpha is not None else "")
             + f"\ntarget: {target}"
         )
@@ -266,6 +266,11 @@ def _solution_in_words(out: dict[str, Any]) -> str:
     name = {"rounds": "rounds", "sampled": "sampled agents", "steps": "local steps"}[out["solve"]]
     more = " (more was not looked for)" if found == MOST_COUNT else ""
     return f"most {name}: {found}{more}\ntarget: {target}"
+
+
+def _noise(out: dict[str, Any]) -> str:
+    unit = "times each agent's sensitivity" if out["noise_unit"] == "sensitivity" else "in the Riemannian norm"
+    return f"{out['noise']:.8g} {unit}"
 
 
 def _epsilon(value: float | None) -> str:

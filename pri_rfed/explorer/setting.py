@@ -134,7 +134,7 @@ class Base:
         partition = PARTITIONS.get(str(data.get("partition", {}).get("name")))
         if "federation" in tables or partition is None or "agents" not in parameters(partition):
             if plan is None:
-                raise ValueError(f"{name}: its agents are given by the data, and no plan.json counts them")
+                raise ValueError(f"{name}: its agents are given by the data; run it, and explore the folder of the run")
             return cls(name, tables, counts=tuple(plan["counts"]))
         return cls(name, tables, available=None if _resizable(data) else _records(tables, folders))
 
