@@ -13,9 +13,10 @@ from flwr.serverapp import Grid
 
 from pri_rfed.coordinator import Coordinator, RunStopped, State
 from pri_rfed.experiment.federation import Federation
+from pri_rfed.experiment.run import stoppable
 from pri_rfed.simulation import Runtime
 from pri_rfed.training.base import Trainer
-from server.rehearsal import stoppable, trainer_table
+from server.rehearsal import trainer_table
 from server.strategy import PriRFed, Registered
 from server.superlink import SuperLink, start_process, stop, tail
 

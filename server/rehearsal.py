@@ -6,12 +6,11 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from pri_rfed.data.agents import AgentArrays
 from pri_rfed.experiment.config import Experiment
 from pri_rfed.experiment.federation import Exchange
 from pri_rfed.experiment.options import plain
+from pri_rfed.experiment.run import stoppable
 from pri_rfed.files import write_atomically
 from pri_rfed.meeting import DONE, LATE_SECONDS, PORT, hold
 from pri_rfed.owners import agent_name, make_owners
@@ -138,16 +138,6 @@ def await_joined(meeting: Path, most: int, seconds: float) -> list[Path]:
         if time.monotonic() > deadline:
             raise RunStopped(f"no client came to {meeting} within {seconds:g} s")
         time.sleep(0.1)
-
-
-@contextmanager
-def stoppable() -> Iterator[None]:
-    """Have the signal SIGTERM end the block as Ctrl-C does, so that it can stop what it started."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def owners(

@@ -152,11 +152,13 @@ def tell(folder: RunFolder, summary: dict[str, Any], as_json: bool) -> None:
 
 @contextmanager
 def interruptible(how: str | None = None) -> Iterator[None]:
-    """Ctrl-C ends with a message and exit code 130, a run that cannot go on with exit code 1. how: to continue."""
-    from pri_rfed.experiment.run import Interrupted
+    """Ctrl-C, and SIGTERM, end with a message and exit code 130, a run that cannot go on with exit code 1. how: to
+    continue."""
+    from pri_rfed.experiment.run import Interrupted, stoppable
 
     try:
-        yield
+        with stoppable():
+            yield
     except Interrupted as stop:
         how = how or f"continue with: pri-rfed resume {stop.folder.path}"
         said = "interrupted" if stop.reason is None else f"{stop.reason}\nstopped"

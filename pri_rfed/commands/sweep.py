@@ -48,6 +48,7 @@ def sweep(
     from pri_rfed.data.download import DataFolders
     from pri_rfed.experiment.config import ConfigError, read_toml
     from pri_rfed.experiment.folder import check_out
+    from pri_rfed.experiment.run import stoppable
     from pri_rfed.experiment.sweep import SweepFolder, parse
     from pri_rfed.experiment.sweep_run import Interrupted, check_backend, refusals, run_sweep
 
@@ -61,7 +62,7 @@ def sweep(
         refusals(described)  # nothing is written if no point can be run
         folder = SweepFolder.prepare(described, out or Path("sweeps") / described.name)
         folders = DataFolders(data_dir)
-        with show_progress() as report:
+        with stoppable(), show_progress() as report:
             summary = run_sweep(folder, folders, jobs=jobs, backend=backend, retry=retry, report=report)
     except Interrupted as stop:
         print(f"\n{stop}; what was computed is kept, the same command goes on from there", file=sys.stderr)

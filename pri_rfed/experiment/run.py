@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +46,17 @@ class Interrupted(Exception):
 
     def __init__(self, folder: RunFolder, round: int, reason: str | None = None):
         self.folder, self.round, self.reason = folder, round, reason
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """Have the signal SIGTERM end the block as Ctrl-C does, so that it can keep what was done and stop what it started.
+    For the main thread."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(frozen=True)
