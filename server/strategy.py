@@ -85,12 +85,11 @@ class PriRFed(Strategy):
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
         """Draw agents, and make one message for each client that is to train some of them."""
-        if self.exchange.draw_from == "connected":
-            self._await_agents(grid, self.exchange.min_replies)
-        self._began = time.perf_counter()
-        state, connected = self.coordinator.state, set(grid.get_node_ids())
-        pool = None
-        if self.exchange.draw_from == "connected":
+        pool, from_connected = None, self.exchange.draw_from == "connected"
+        # Drawn from those that were waited for: of those connected a moment later there might be none.
+        connected = self._await_agents(grid, self.exchange.min_replies) if from_connected else set(grid.get_node_ids())
+        self._began, state = time.perf_counter(), self.coordinator.state
+        if from_connected:
             pool = np.array([i for i, agent in enumerate(self.roster) if agent.node in connected], dtype=np.int64)
         self._pool = None if pool is None else len(pool)
         self._chosen = self.coordinator.draw(pool)
@@ -227,14 +226,14 @@ class PriRFed(Strategy):
             self.aggregate_train(self.coordinator.state.round + 1, replies)
         return self.coordinator.state
 
-    def _await_agents(self, grid: Grid, enough: int) -> None:
-        """Wait until the clients of so many agents are connected."""
+    def _await_agents(self, grid: Grid, enough: int) -> set[int]:
+        """Wait until the clients of so many agents are connected; the nodes that then are."""
         deadline = time.monotonic() + self.exchange.wait
         while True:
             connected = set(grid.get_node_ids())
             away = [agent.name for agent in self.roster if agent.node not in connected]
             if len(self.roster) - len(away) >= enough:
-                return
+                return connected
             if time.monotonic() > deadline:
                 shown = ", ".join(away[:5]) + (", …" if len(away) > 5 else "")
                 raise RunStopped(f"{len(away)} agents did not connect within {self.exchange.wait:g} s: {shown}")

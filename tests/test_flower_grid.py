@@ -22,6 +22,7 @@ from pri_rfed.privacy.events import event_from_dict, repeat
 from pri_rfed.randomness import Role, stream
 from pri_rfed.simulation import train_agents
 from pri_rfed.wire import RECORD
+from server.local_grid import LocalGrid
 from server.rehearsal import in_process
 from server.strategy import exchange_messages
 
@@ -331,6 +332,25 @@ def test_registered_agents_that_are_away_are_missed(tmp_path: Path) -> None:
     assert {refusal["agent"] for refusal in state.history[0]["refused"]} == set(federation.dealt[2])
     assert all("not connected" in str(refusal["reason"]) for refusal in state.history[0]["refused"])
     assert state.participations.sum() == 8 - len(federation.dealt[2]) and state.draws == [(8, 8)]
+
+
+def test_clients_that_leave_as_soon_as_they_were_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pool is never empty, which no accountant would know."""
+    of = experiment(run={"rounds": 1, "sampled": 3})
+    federation = Federation(of, tmp_path, exchange=Exchange(draw_from="connected"))
+    nodes = federation.grid.get_node_ids()
+    seen: list[list[int]] = []
+
+    def once(grid: LocalGrid) -> list[int]:
+        seen.append([] if seen else nodes)
+        return seen[-1]
+
+    monkeypatch.setattr(LocalGrid, "get_node_ids", once)
+    strategy = federation.strategy()
+    messages = strategy.configure_train(1, ArrayRecord(), ConfigRecord(), federation.grid)
+    strategy.aggregate_train(1, exchange_messages(federation.grid, messages, 10.0))
+    state = strategy.coordinator.state
+    assert state.draws == [(3, 8)] and state.round == 1 and not state.history[0]["refused"]
 
 
 def test_clients_that_never_connect(tmp_path: Path) -> None:
