@@ -472,3 +472,9 @@ def test_epsilon_by_round_is_exact_where_given_and_ends_with_the_run():
     assert spent[0][0] == 1
     assert spent[-1] == (40, best_epsilon(Repeated(Participation(local, 1, 5), 40), 1e-5).epsilon)
     assert [e for _, e in spent] == sorted(e for _, e in spent)
+
+
+@pytest.mark.parametrize("name", ["pld", "rdp"])
+def test_delta_of_what_gives_all_away_is_one(name):
+    for event in (Gaussian(1.0, 1e-9), Pure(800.0), Repeated(Gaussian(1.0, 1.0), 10**9)):
+        assert ACCOUNTANTS[name].delta(event, 1.0) == pytest.approx(1.0)

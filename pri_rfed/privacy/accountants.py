@@ -321,7 +321,7 @@ class RDPAccountant(Accountant):
     def _delta(self, event: Event, epsilon: float) -> float:
         curve = rdp_curve(event)
         log_delta = (ORDERS - 1) * (curve - epsilon + np.log1p(-1 / ORDERS)) - np.log(ORDERS)
-        return float(min(1.0, np.exp(log_delta.min())))
+        return math.exp(min(0.0, float(log_delta.min())))
 
 
 # The published claim --------------------------------------------------------------------------------------------------
