@@ -136,9 +136,17 @@ def simulate(
 
     Raises ValueError with everything that is wrong, before any work is done.
     """
+    aggregation = TangentMean() if aggregation is None else aggregation
+    for name, value, kind in (
+        ("problem", problem, Problem),
+        ("trainer", trainer, Trainer),
+        ("aggregation", aggregation, Aggregation),
+        ("budget", Budget(1.0) if budget is None else budget, Budget),
+    ):
+        if not isinstance(value, kind):
+            raise ValueError(f"{name} = {value!r} must be an instance of {kind.__module__}.{kind.__name__}")
     if isinstance(agents, (Sequence, np.ndarray)):
         agents = AgentArrays(list(agents))
-    aggregation = TangentMean() if aggregation is None else aggregation
     counts = np.asarray(agents.counts)
     pool = len(counts)
     sampled = pool if sampled is None else sampled
@@ -275,6 +283,11 @@ class _PreparedOnDemand:
 
     def records(self, agents: NDArray[np.int64]) -> Records:
         records = self._agents.records(agents)
+        if records.stored.shape[2:] != self._problem.record_shape:
+            raise ValueError(
+                f"agents: records of {self._problem.name} must come as [agents, n, "
+                f"{', '.join(map(str, self._problem.record_shape))}], not in the shape {records.stored.shape}"
+            )
         return Records(self._problem.prepare_records(records.values), records.counts)
 
 

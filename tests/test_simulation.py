@@ -407,6 +407,33 @@ def test_runs_that_cannot_be_are_refused(options: dict[str, Any], told: str) -> 
         simulate(EIGENVECTOR, vectors(), NOISY, **options)
 
 
+@pytest.mark.parametrize("name", ["problem", "trainer", "aggregation", "budget"])
+def test_what_is_no_such_thing_is_refused(name: str) -> None:
+    arguments = {"problem": EIGENVECTOR, "trainer": NOISY, "rounds": 1} | {name: "nonsense"}
+    with pytest.raises(ValueError, match=f"{name} = 'nonsense' must be an instance of pri_rfed"):
+        simulate(agents=vectors(), **arguments)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("problem", [EIGENVECTOR, FrechetMean(Sphere(6))], ids=lambda p: p.name)
+def test_one_array_is_not_taken_for_agents(problem: Problem) -> None:
+    # Its rows would be agents whose numbers are records, and broadcasting would mix what they hold.
+    trainer = replace(NOISY, batch="full", clip=1.0)
+    own = vectors()[0]
+    with pytest.raises(ValueError, match=r"an array with 2 axes, \[n, 6\], in a list of one array for each agent"):
+        simulate(problem, own, trainer, rounds=1, evaluate_every=0)
+    with pytest.raises(ValueError, match=r"agent 0 \(0\) has an array of shape \(1, \d+, 6\)"):
+        simulate(problem, [own[None]], trainer, rounds=1, evaluate_every=0)
+
+    class OnDemand:
+        counts = np.array([len(own)])
+
+        def records(self, agents: Any) -> Records:
+            return Records(own, self.counts)
+
+    with pytest.raises(ValueError, match=r"must come as \[agents, n, 6\], not in the shape"):
+        simulate(problem, OnDemand(), trainer, rounds=1, evaluate_every=0)
+
+
 def test_numbers_of_numpy_are_numbers() -> None:
     own = simulate(EIGENVECTOR, vectors(), NOISY, rounds=2, sampled=3, seed=4, budget=Budget(2.0))
     numpys = simulate(

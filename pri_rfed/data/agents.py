@@ -198,6 +198,13 @@ class AgentArrays:
         """
         if wrong := misfit(problem, self.precision):
             raise ValueError(wrong)
+        axes = len(problem.record_shape)
+        if self._held[0].ndim != 1 + axes:
+            raise ValueError(
+                f"each agent's records of {problem.name} are an array with {1 + axes} axes, [n, "
+                f"{', '.join(map(str, problem.record_shape))}], in a list of one array for each agent; agent 0 "
+                f"({self.names[0]}) has an array of shape {self._held[0].shape}"
+            )
         if self._stacked is not None and self._unaltered(problem, self._stacked):
             return self
         altered, held = False, list(self._held)
