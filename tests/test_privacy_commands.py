@@ -212,6 +212,8 @@ def test_account_of_a_finished_run(figures, command, config, tmp_path):
     assert out["ledger"]["epsilon"] == run["epsilon_ledger_max"]
     assert out["ledger"]["participations"] < 10
     assert figures("account", tmp_path / "run", "--delta", 1e-9)["global"]["epsilon"] > run["epsilon_global"]
+    code, _, told = command("account", tmp_path / "run", "--delta", 0)
+    assert code == 2 and "--delta 0: must lie strictly between 0 and 1" in told
     (tmp_path / "run" / "privacy.json").write_text("{}")
     code, _, err = command("account", tmp_path / "run")
     assert code == 2 and "no privacy record" in err

@@ -91,7 +91,7 @@ def plan_of(experiment: Experiment, delta: float | None) -> Plan:
         tuple(experiment.agents.counts.tolist()),
         experiment.sampled,
         experiment.run.rounds,
-        _checked_delta(experiment.privacy.delta if delta is None else delta),
+        checked_delta(experiment.privacy.delta if delta is None else delta),
     )
 
 
@@ -145,7 +145,7 @@ def plan_from_flags(
     if sampled > agents:
         errors.append(f"--sampled {sampled}: must not exceed --agents {agents}")
     try:
-        delta = _checked_delta(DELTA if delta is None else delta)
+        delta = checked_delta(DELTA if delta is None else delta)
     except ValueError as error:
         errors.append(str(error))
     options = tables["trainer"]
@@ -189,7 +189,8 @@ def _batch(text: str, errors: list[str]) -> int | str:
         return "full"
 
 
-def _checked_delta(delta: float) -> float:
+def checked_delta(delta: float) -> float:
+    """The delta, unless it is none: then raises ValueError."""
     if not 0 < delta < 1:
         raise ValueError(f"--delta {delta:g}: must lie strictly between 0 and 1")
     return delta

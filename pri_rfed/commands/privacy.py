@@ -25,6 +25,7 @@ from pri_rfed.commands.plan import (
     Sampled,
     Steps,
     TrainerName,
+    checked_delta,
     load_config,
     plan_from_flags,
     plan_of,
@@ -206,7 +207,7 @@ def _run_figures(folder: Path, delta: float | None) -> dict[str, Any]:
         groups = [AgentGroup(g["records"], g["agents"], event_from_dict(g["local_event"])) for g in record["groups"]]
         took_part = {g["records"]: g["most_participations"] for g in record["groups"]}
         rounds = [Rounds(r["sampled"], r["pool"], r["count"]) for r in record["rounds"]]
-        out = figures(groups, rounds, delta or record["delta"], took_part)
+        out = figures(groups, rounds, checked_delta(record["delta"] if delta is None else delta), took_part)
         return {"run_dir": str(folder)} | out | {"neighbours": record["neighbours"]}
     except (KeyError, TypeError) as error:
         raise ValueError(f"{folder / 'privacy.json'}: no privacy record of this project: {error!r}") from error
