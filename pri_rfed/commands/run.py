@@ -142,6 +142,7 @@ def _runtime(name: str, experiment: Experiment, clients: int | None, folder: Run
 
 
 def tell(folder: RunFolder, summary: dict[str, Any], as_json: bool) -> None:
+    """Print what came of a run: its summary as JSON, or in words."""
     from pri_rfed.experiment.run import in_words
 
     if as_json:

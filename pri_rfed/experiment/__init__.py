@@ -1,0 +1,1 @@
+"""Configured runs and sweeps: their configurations, folders, pictures and reports."""

@@ -242,4 +242,5 @@ def references(config: Mapping[str, Any], runtime: str, accountants: set[str]) -
 
 
 def bibtex(entries: list[Reference]) -> str:
+    """A BibTeX file of the entries, each under what it is cited for."""
     return "\n\n".join(f"% {entry.for_}\n{entry.bibtex()}" for entry in entries) + "\n"

@@ -61,6 +61,7 @@ def to_json(value: Any, indent: int | None = 2) -> str:
 
 
 def without_infinities(value: Any) -> Any:
+    """Dictionaries and lists with None for every number that is infinite or none."""
     if isinstance(value, dict):
         return {key: without_infinities(part) for key, part in value.items()}
     if isinstance(value, (list, tuple)):
@@ -156,6 +157,7 @@ class RunFolder:
         self.write("rounds.jsonl", "".join(to_json(record, indent=None) for record in records))
 
     def write_point(self, point: NDArray[np.float64]) -> None:
+        """Write the output [*point_shape], atomically."""
         buffer = io.BytesIO()
         np.save(buffer, point)
         write_atomically(self.path / "point.npy", buffer.getvalue())

@@ -16,6 +16,7 @@ from pri_rfed.experiment.config import PrivacyOptions, protects
 from pri_rfed.experiment.folder import RunFolder, without_infinities
 from pri_rfed.experiment.run import command_to_go_on, exceptions
 from pri_rfed.experiment.spending import Spending
+from pri_rfed.experiment.sweep import Point, SweepFolder
 from pri_rfed.experiment.sweep_report import DIAGNOSTIC, Chart
 from pri_rfed.files import write_atomically
 from pri_rfed.privacy.accountants import ACCOUNTANTS
@@ -24,8 +25,6 @@ from pri_rfed.privacy.report import neighbours
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-    from pri_rfed.experiment.sweep import Point
 
 NAME = "report.html"
 TEMPLATES = Path(__file__).parent / "templates"
@@ -48,6 +47,7 @@ def write_report(path: Path) -> Path:
 
 
 def is_sweep(path: Path) -> bool:
+    """Whether the folder is that of a sweep, and not of a run."""
     return (path / "sweep.toml").is_file()
 
 
@@ -92,6 +92,7 @@ def size(count: float) -> str:
 
 
 def render(template: str, charts: Sequence[Chart], **values: Any) -> str:
+    """The page that the template makes of charts and values, with the plotting library in it."""
     from markupsafe import Markup
 
     page = environment().get_template(template)
@@ -102,8 +103,6 @@ def render(template: str, charts: Sequence[Chart], **values: Any) -> str:
 
 
 def _report_of_sweep(path: Path) -> str:
-    from pri_rfed.experiment.sweep import SweepFolder
-
     folder = SweepFolder.open(path)
     table, combinations = folder.table(), sweep_report.combinations(folder)
     rows, failures = sweep_report.table(combinations), sweep_report.failed(folder)

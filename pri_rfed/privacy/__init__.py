@@ -1,0 +1,1 @@
+"""What was released, as events; what that costs, by accountants; ledgers, plans and audits."""

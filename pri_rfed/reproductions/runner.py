@@ -113,6 +113,7 @@ class ResultFolder:
 
 
 def key_of(cell: Cell) -> str:
+    """What tells the cell from all others, as a text."""
     return json.dumps(cell, sort_keys=True, ensure_ascii=False)
 
 
@@ -198,6 +199,7 @@ def _finish(
 
 
 def command(name: str, quick: bool) -> str:
+    """The command that runs the experiment."""
     return f"pri-rfed reproduce {name}{' --quick' if quick else ''}"
 
 

@@ -109,25 +109,31 @@ class Fields:
         self.owner, self.wrong = owner, list[str]()
 
     def count(self, name: str, value: object) -> None:
+        """A whole number >= 1."""
         if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < 1:
             self.wrong.append(f"{name} = {value!r} must be a whole number >= 1")
 
     def batch(self, name: str, value: object) -> None:
+        """A `BatchSize`."""
         if value != "full":
             self.count(name, value)
 
     def positive(self, name: str, value: float | None) -> None:
+        """A positive finite number, or none."""
         if value is not None and not (math.isfinite(value) and value > 0):
             self.wrong.append(f"{name} = {value!r} must be a positive finite number")
 
     def noise(self, name: str, value: float) -> None:
+        """A finite number >= 0."""
         if not (math.isfinite(value) and value >= 0):
             self.wrong.append(f"{name} = {value!r} must be a finite number >= 0")
 
     def one_of(self, name: str, value: object, choices: tuple[object, ...]) -> None:
+        """One of the choices."""
         if value not in choices:
             self.wrong.append(f"{name} = {value!r} must be one of {', '.join(map(repr, choices))}")
 
     def done(self) -> None:
+        """Raise ValueError with everything that is wrong."""
         if self.wrong:
             raise ValueError(f"{self.owner}: " + "; ".join(self.wrong))
