@@ -176,21 +176,28 @@ def override(tables: dict[str, Any], assignments: Sequence[str]) -> dict[str, An
         if value is None and text.strip():
             errors.append(f"--set {assignment}: {text.strip()} is no TOML value")
             continue
-        here = tables
-        for name in names[:-1]:
-            below = here.get(name, {})
-            if not isinstance(below, dict):
-                errors.append(f"--set {assignment}: {name} is no table")
-                break
-            here[name] = dict(below)
-            here = here[name]
-        else:
-            here.pop(names[-1], None)
-            if value is not None:
-                here[names[-1]] = value
+        if (wrong := put(tables, names, value)) is not None:
+            errors.append(f"--set {assignment}: {wrong}")
     if errors:
         raise ConfigError(errors)
     return tables
+
+
+def put(tables: dict[str, Any], names: Sequence[str], value: Any) -> str | None:
+    """Set the entry of these names, one below another, or for None remove it; tables inside are copied, not altered.
+    Returns what is wrong, if anything is."""
+    here = tables
+    for name in names[:-1]:
+        below = here.get(name, {})
+        if not isinstance(below, dict):
+            return f"{name} is no table"
+        here[name] = dict(below)
+        here = here[name]
+    if value is None:
+        here.pop(names[-1], None)
+    else:
+        here[names[-1]] = value
+    return None
 
 
 def _value(text: str) -> Any:

@@ -80,7 +80,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from pri_rfed.experiment.config import SECTIONS, ConfigError, override, read_toml
+from pri_rfed.experiment.config import SECTIONS, ConfigError, override, put, read_toml
 from pri_rfed.experiment.folder import append_line, mend_lines, read_lines, to_json, versions
 from pri_rfed.experiment.options import build, shown, suggestion
 from pri_rfed.files import write_atomically
@@ -367,17 +367,8 @@ def _with(sections: Mapping[str, Any], values: Mapping[str, Any], errors: list[s
     """The sections with these entries set."""
     tables = dict(sections)
     for key, value in values.items():
-        *path, last = key.split(".")
-        here = tables
-        for name in path:
-            below = here.get(name, {})
-            if not isinstance(below, dict):
-                errors.append(f"sweep: {key}: {name} is no table")
-                break
-            here[name] = dict(below)
-            here = here[name]
-        else:
-            here[last] = value
+        if (wrong := put(tables, key.split("."), value)) is not None:
+            errors.append(f"sweep: {key}: {wrong}")
     return tables
 
 
