@@ -166,6 +166,17 @@ def test_whole_agents_are_protected_too_by_a_server_that_adds_noise(pri_rfed: An
             ["sweep", SWEEP, "--jobs", "0"],
             ["Invalid value for '--jobs' / '-j': 0 is not in the range x>=1 (pri-rfed sweep --help says more)"],
         ),
+        (
+            ["client", "policy.toml", "--server", "https://a:1", "--ca", "a", "--key", "k", "--health", "80"],
+            [
+                "--server https://a:1: must be HOST:PORT, such as fl.example.org:8443, without https://",
+                "--health 80: must be HOST:PORT, such as fl.example.org:8443, without https://",
+            ],
+        ),
+        (
+            ["server", "federation.toml", "--out", "out", "--keys", "."],
+            ["--keys .: holds no ca.crt and no server.crt and no server.key; `pri-rfed keys server` makes them"],
+        ),
         (["run"], ["Missing argument 'CONFIG' (pri-rfed run --help says more)"]),
         (["data", "lst"], ["No such command 'lst'. Did you mean 'list'? (pri-rfed data --help says more)"]),
     ],

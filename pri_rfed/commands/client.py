@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from pri_rfed.commands.server import check_addresses
+
 
 def client(
     policies: Annotated[
@@ -20,6 +22,7 @@ def client(
     ] = None,
 ) -> None:
     """Take part in a federation, as far as the owner's policy and ledger allow; runs until it is stopped."""
+    check_addresses(server=server, health=health)
     _quiet()
     from clients.process import configure_logging, serve
 

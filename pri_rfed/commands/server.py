@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -13,6 +14,17 @@ from pri_rfed.commands.run import AsJson, interruptible, show_progress, tell
 keys_app = typer.Typer(help="Make certificates and keys for a federation.", no_args_is_help=True)
 
 Folder = Annotated[Path, typer.Argument(help="Folder for the files.")]
+
+
+def check_addresses(**options: str | None) -> None:
+    """Raises ValueError for an option that is no HOST:PORT."""
+    wrong = [
+        f"--{name} {value}: must be HOST:PORT, such as fl.example.org:8443, without https://"
+        for name, value in options.items()
+        if value is not None and not re.fullmatch(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):[0-9]{1,5}", value)
+    ]
+    if wrong:
+        raise ValueError("\n".join(wrong))
 
 
 def server(
@@ -29,9 +41,13 @@ def server(
     from pri_rfed.experiment.federation import open_run
     from pri_rfed.experiment.folder import check_out
     from pri_rfed.experiment.run import NamedRuntime, resume, start
+    from pri_rfed.keys import AUTHORITY, SERVER, SERVER_KEY
     from server.deployment import over_network
 
     check_out(out)
+    check_addresses(listen=listen, health=health)
+    if missing := [name for name in (AUTHORITY, SERVER, SERVER_KEY) if not (keys / name).is_file()]:
+        raise ValueError(f"--keys {keys}: holds no {' and no '.join(missing)}; `pri-rfed keys server` makes them")
     with interruptible(how=f"start it again with --out {out}, and it goes on"):
         federation, folder, begun = open_run(config, out)
         if begun:
