@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ from pri_rfed.coordinator import State
 from pri_rfed.data.download import DataFolders
 from pri_rfed.data.images import read_medmnist
 from pri_rfed.data.sources import Table
-from pri_rfed.experiment.folder import append_line, mend_lines, read_lines
+from pri_rfed.experiment.folder import RunFolder, RunFolderError, append_line, mend_lines, read_lines
 from pri_rfed.files import read_arrays, write_atomically
 
 ARRAYS = {"records": np.arange(60.0).reshape(20, 3), "train_images": np.zeros((2, 4, 4, 3), dtype=np.uint8)}
@@ -119,6 +121,29 @@ def test_lines_are_read_whole_or_not_at_all(tmp_path: Path) -> None:
         mend_lines(path)
         append_line(path, records[1])
         assert read_lines(path) == [*records[:done], records[1]]
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from pri_rfed.experiment.folder import RunFolder
+with RunFolder(Path(sys.argv[1])).held():
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def test_a_run_is_one_processs_at_a_time(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(RunFolderError, match="another process works on this run"), folder.held():
+            raise AssertionError("it is the other's")
+        other.kill()  # whoever dies lets go of it
+    for _ in range(2):
+        with folder.held():
+            folder.write("plan.json", "{}")
 
 
 def test_a_write_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

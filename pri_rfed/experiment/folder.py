@@ -14,13 +14,16 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import io
 import json
 import math
 import os
 import platform
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -131,6 +134,23 @@ class RunFolder:
         if not (path / "config.toml").is_file():
             raise RunFolderError(f"{path} is no run folder: it holds no config.toml")
         return cls(path)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Work on the run alone: two processes that went on with it would each draw agents that the other knows nothing
+        of, and account for their own draws only. Raises RunFolderError while another process works on it."""
+        descriptor = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunFolderError(f"{self.path}: another process works on this run; wait for it or end it") from None
+            except OSError as error:
+                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF):  # what file systems without locks say
+                    raise
+            yield
+        finally:
+            os.close(descriptor)
 
     @property
     def config(self) -> Path:

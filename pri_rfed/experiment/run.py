@@ -86,20 +86,23 @@ def start(
 ) -> dict[str, Any]:
     """Run the experiment in a new folder; returns its summary. Raises Interrupted on Ctrl-C, and when agents that are
     not in this process fail the run."""
-    folder.write("config.toml", tomli_w.dumps(experiment.resolved))
-    folder.write("versions.json", to_json(versions()))
-    folder.write_rounds(())
-    return _go(experiment, folder, None, report, runtime)
+    with folder.held():
+        folder.write("config.toml", tomli_w.dumps(experiment.resolved))
+        folder.write("versions.json", to_json(versions()))
+        folder.write_rounds(())
+        return _go(experiment, folder, None, report, runtime)
 
 
 def resume(
     experiment: Experiment, folder: RunFolder, report: Callable[[Progress], None], runtime: NamedRuntime = SIMULATION
 ) -> dict[str, Any]:
-    """Go on with the run in the folder from its checkpoint; returns its summary. Raises what `start` does."""
-    state = State.load(folder.checkpoint) if folder.checkpoint.is_file() else None
-    folder.write_rounds(() if state is None else state.history)
-    (folder.path / "stopped.json").unlink(missing_ok=True)
-    return _go(experiment, folder, state, report, runtime)
+    """Go on with the run in the folder from its checkpoint; returns its summary. Raises what `start` does, and
+    RunFolderError while another process works on the run."""
+    with folder.held():
+        state = State.load(folder.checkpoint) if folder.checkpoint.is_file() else None
+        folder.write_rounds(() if state is None else state.history)
+        (folder.path / "stopped.json").unlink(missing_ok=True)
+        return _go(experiment, folder, state, report, runtime)
 
 
 def _go(
