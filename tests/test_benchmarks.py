@@ -179,7 +179,7 @@ def test_a_federation_on_demand() -> None:
         assert measured["round"] > 0 and measured["bytes"] >= 0 and measured["epsilon"] > 0
 
 
-def test_the_list(capfd: pytest.CaptureFixture[str]) -> None:
+def test_the_list() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "benchmarks", "--list"], cwd=ROOT, capture_output=True, text=True, check=True
     )

@@ -37,6 +37,10 @@ from pri_rfed.files import write_atomically
 LIBRARIES = ("numpy", "scipy", "dp-accounting", "autodp", "scikit-learn", "pri-rfed")
 
 
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL, errno.EBADF)
+"""What file systems say that have no locks, or none for folders."""
+
+
 class RunFolderError(ValueError):
     """A folder that cannot be used for what was asked."""
 
@@ -146,7 +150,7 @@ class RunFolder:
             except BlockingIOError:
                 raise RunFolderError(f"{self.path}: another process works on this run; wait for it or end it") from None
             except OSError as error:
-                if error.errno not in (errno.ENOLCK, errno.ENOTSUP, errno.EBADF):  # what file systems without locks say
+                if error.errno not in _NO_LOCKS:
                     raise
             yield
         finally:
