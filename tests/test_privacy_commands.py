@@ -417,6 +417,13 @@ def test_a_pinned_budget_from_flags(figures, command, file):
     assert [entry["kind"] for entry in raised["history"]] == ["budget", "charge", "budget"]
 
 
+def test_another_name_in_a_ledger_is_noticed(command, file):
+    budget = ("ledger", "set-budget", "--ledger", file, "--epsilon", 1, "--dataset")
+    assert command(*budget, "ward/2026")[2] == ""
+    assert command(*budget, "ward/2026")[2] == ""
+    assert command(*budget, "Ward/2026")[2].startswith("note: Ward/2026 is a new data set, beside ward/2026; ")
+
+
 def test_a_budget_of_labels_alone_is_called_that(figures, command, file):
     command("ledger", "set-budget", "--ledger", file, "--dataset", "a", "--epsilon", 9)
     ledger, show = Ledger.open(file), ("ledger", "show", "--ledger", file)

@@ -100,11 +100,18 @@ def set_budget(
 
         flags = PlanFlags(None, None, None, records, batch, steps, clip, noise, noise_unit, trainer, epochs, alpha)
         opened = Ledger.open(ledger) if ledger.exists() else None
-        before = opened.status(dataset).budget if opened and dataset in opened.datasets() else None
+        held = opened.datasets() if opened else []
+        before = opened.status(dataset).budget if opened and dataset in held else None
         if delta is None:
             delta = before.delta if before else 1e-5
         chosen = _rule(rule, order, event, flags, assignments, epsilon, delta, before)
         status = (opened or Ledger.create(ledger)).set_budget(dataset, epsilon, delta, chosen)
+        if held and before is None:
+            typer.echo(
+                f"note: {dataset} is a new data set, beside {', '.join(held)}; for the same records under another name "
+                "nothing that was spent would count",
+                err=True,
+            )
         if as_json:
             typer.echo(json.dumps(status.to_dict()))
         else:
