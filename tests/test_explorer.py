@@ -136,7 +136,7 @@ def test_a_data_set_has_only_so_many_records() -> None:
 def test_agents_that_the_data_give_are_not_chosen(tmp_path: Path) -> None:
     tables = override(read_toml(QUICKSTART), ["run.name=q", "data.partition.name=natural", "data.partition.agents="])
     folder = RunFolder.create("q", tmp_path / "q")
-    with pytest.raises(ValueError, match=r"no plan\.json counts them"):
+    with pytest.raises(ValueError, match=r"explore the folder of the run"):
         Base.of_tables("q", tables, folder, DataFolders())
     folder.write("plan.json", json.dumps({"counts": [30, 10, 20, 40]}))
     base = Base.of_tables("q", tables, folder, DataFolders())
