@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_data import folders, rng
+from test_data import rng
 
 from pri_rfed.data.download import PUBLIC_DATA, DataFolders, DataNotFound
 from pri_rfed.data.ratings import MovieLens, SyntheticRatings
