@@ -16,8 +16,6 @@ from pri_rfed.data.sources import Ijcnn1, Satimage, read_libsvm
 from pri_rfed.experiment.config import load
 from pri_rfed.problems import MatrixCompletion
 
-__all__ = ["folders"]
-
 RATINGS = "1::3::5::978300760\n1::1::2::978302109\n7::2::3::978301968\n7::3::1::978300275\n"
 
 
