@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import logging
-import os
 import signal
 import socket
 import tempfile
 import time
 from pathlib import Path
 
-from clients.process import HEALTH, serve
+from clients.process import serve
 from pri_rfed import keys
-from pri_rfed.meeting import DONE, PORT, outlive
+from pri_rfed.files import write_atomically
+from pri_rfed.meeting import DONE, HEALTH, PORT, outlive
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +29,8 @@ def join(meeting: Path, server: str = "server") -> int:
         status = 0
         key = Path(folder) / "key"
         keys.make_client_key(key)
-        new = meeting / f".{name}"
-        new.write_bytes(key.with_name("key.pub").read_bytes())
         public = meeting / f"{name}.pub"
-        os.replace(new, public)
+        write_atomically(public, key.with_name("key.pub").read_bytes())
         log.info("joined as %s", name)
         try:
             agents, authority, done = meeting / name, meeting / keys.AUTHORITY, meeting / DONE

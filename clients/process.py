@@ -34,9 +34,6 @@ from pri_rfed.keys import load_client_key
 
 log = logging.getLogger(__name__)
 
-HEALTH = "127.0.0.1:8081"
-"""Where a client in a container answers whether it is well."""
-
 QUICKEST, SLOWEST = 0.01, 1.0
 """How long to wait between two questions for a plan, in seconds: a tenth of the time since the last plan, within
 these bounds. So waiting costs little of a round, however long it takes, and an idle client asks once a second."""

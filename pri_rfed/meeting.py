@@ -15,6 +15,8 @@ from pathlib import Path
 
 PORT = 8443
 """Where the server is reached."""
+HEALTH = "127.0.0.1:8081"
+"""Where either side answers, in its own container, whether it is well."""
 DONE = "done"
 LATE_SECONDS = 5.0
 """When no client has come for so long, the agents are divided among those that have."""

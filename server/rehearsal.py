@@ -24,13 +24,13 @@ from pri_rfed.experiment.federation import Exchange
 from pri_rfed.experiment.options import plain
 from pri_rfed.experiment.run import stoppable
 from pri_rfed.files import write_atomically
-from pri_rfed.meeting import DONE, LATE_SECONDS, PORT, hold
+from pri_rfed.meeting import DONE, HEALTH, LATE_SECONDS, PORT, hold
 from pri_rfed.owners import agent_name, make_owners
 from pri_rfed.simulation import Runtime
 from pri_rfed.training.base import Trainer
 from server.local_grid import LocalGrid
 from server.strategy import PriRFed, Registered
-from server.superlink import HEALTH, SuperLink, start_process, stop, tail
+from server.superlink import SuperLink, start_process, stop, tail
 
 
 def in_process(

@@ -50,9 +50,6 @@ QUIET = {
 }
 """Environment in which Flower's processes make no connection to the internet."""
 
-HEALTH = "127.0.0.1:8081"
-"""Where a server answers whether it is well."""
-
 UNSENT_SECONDS = 5.0
 """How long to wait for the numbers of a reply that was announced."""
 
