@@ -63,8 +63,8 @@ def test_a_run_and_its_folder(pri_rfed: Any, tmp_path: Path) -> None:
 
     files = {path.name for path in out.iterdir()}
     assert files == PLOTS | {
-        "config.toml", "versions.json", "plan.json", "rounds.jsonl", "checkpoint.npz", "point.npy", "privacy.json",
-        "summary.json"
+        "config.toml", "versions.json", "plan.json", "data.sha256", "rounds.jsonl", "checkpoint.npz", "point.npy",
+        "privacy.json", "summary.json",
     }  # fmt: skip
     assert json.loads((out / "summary.json").read_text()) == summary
     rounds = [json.loads(line) for line in (out / "rounds.jsonl").read_text().splitlines()]
@@ -383,6 +383,30 @@ def test_an_interrupted_run_resumes_to_the_identical_result(
 
     ended = pri_rfed("resume", broken.path)
     assert ended.code == 0 and "this run is finished, there is nothing to resume" in ended.err
+
+
+def test_a_run_goes_on_with_its_own_data_only(pri_rfed: Any, tmp_path: Path) -> None:
+    table = tmp_path / "table.npy"
+    records = np.random.default_rng(0).standard_normal((40, 3))
+    np.save(table, records)
+    run = {"name": "own", "rounds": 4, "sampled": 2}
+    data = {"source": "file", "path": str(table), "scale": "unit", "partition": {"name": "iid", "agents": 4}}
+    experiment = load(read_toml(Path(QUICKSTART)) | {"run": run, "data": data}, DataFolders())
+
+    def interrupt(progress: Progress) -> None:
+        if progress.round == 2:
+            raise KeyboardInterrupt
+
+    folder = RunFolder.create("broken", tmp_path / "broken")
+    with pytest.raises(Interrupted):
+        start(experiment, folder, interrupt)
+    before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
+    np.save(table, np.where(np.arange(3) == 1, -records, records))
+    ended = pri_rfed("resume", folder.path)
+    assert ended.code == 2 and "records are not those that the run was started with" in ended.err
+    assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
+    np.save(table, records)
+    assert pri_rfed("resume", folder.path).code == 0
 
 
 SLOW_ROUNDS = """

@@ -3,6 +3,7 @@
     config.toml     the resolved configuration: `pri-rfed run` of it reproduces the run
     versions.json   versions of Python and of the libraries
     plan.json       what agents will release (events), to account for a run that goes on
+    data.sha256     a hash of all records, so that nobody goes on with others; not public: guesses can be checked by it
     rounds.jsonl    one line a round, appended
     checkpoint.npz  the state after the last round, or one shortly before; replaced atomically
     point.npy       the output, at the end

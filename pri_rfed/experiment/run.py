@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,12 +16,13 @@ import tomli_w
 from pri_rfed.coordinator import RunStopped
 from pri_rfed.data.agents import AgentArrays, most_by_size
 from pri_rfed.experiment.config import Experiment, read_toml
-from pri_rfed.experiment.folder import RunFolder, to_json, versions
+from pri_rfed.experiment.folder import RunFolder, RunFolderError, to_json, versions
 from pri_rfed.experiment.plots import plot_run
 from pri_rfed.experiment.spending import Spending
 from pri_rfed.privacy.accountants import best_epsilon
 from pri_rfed.privacy.dominance import hardest
 from pri_rfed.privacy.events import FORMAT_VERSION, repeat
+from pri_rfed.privacy.ledger import content_hash
 from pri_rfed.privacy.report import (
     RunPrivacy,
     by_accountant,
@@ -89,6 +91,9 @@ def start(
     with folder.held():
         folder.write("config.toml", tomli_w.dumps(experiment.resolved))
         folder.write("versions.json", to_json(versions()))
+        folder.write("plan.json", to_json(_plan(_spending(experiment))))
+        if (contents := _contents(experiment)) is not None:
+            folder.write("data.sha256", contents)
         folder.write_rounds(())
         return _go(experiment, folder, None, report, runtime)
 
@@ -97,8 +102,16 @@ def resume(
     experiment: Experiment, folder: RunFolder, report: Callable[[Progress], None], runtime: NamedRuntime = SIMULATION
 ) -> dict[str, Any]:
     """Go on with the run in the folder from its checkpoint; returns its summary. Raises what `start` does, and
-    RunFolderError while another process works on the run."""
+    RunFolderError while another process works on the run, or if the records are others than at its start."""
     with folder.held():
+        contents, known = _contents(experiment), folder.path / "data.sha256"
+        if known.is_file() and known.read_text(encoding="utf-8") != contents:
+            raise RunFolderError(
+                f"{folder.path}: the agents' records are not those that the run was started with, and a run of both "
+                "would be of neither; put the old data back, or start a new run"
+            )
+        if folder.read("plan.json") is None:  # it ended before it began
+            folder.write("plan.json", to_json(_plan(_spending(experiment))))
         state = State.load(folder.checkpoint) if folder.checkpoint.is_file() else None
         folder.write_rounds(() if state is None else state.history)
         (folder.path / "stopped.json").unlink(missing_ok=True)
@@ -113,7 +126,6 @@ def _go(
     runtime: NamedRuntime,
 ) -> dict[str, Any]:
     spending = _spending(experiment)
-    folder.write("plan.json", to_json(_plan(spending)))
     planned = spending.before()
     latest, saved = state, -SECONDS_BETWEEN_CHECKPOINTS
     rounds = experiment.run.rounds
@@ -201,6 +213,14 @@ def _plan(spending: Spending) -> dict[str, Any]:
         "counts": list(spending.counts),
         "local_events": [{"records": n, "event": event.to_dict()} for n, event in spending.local.items()],
     }
+
+
+def _contents(experiment: Experiment) -> str | None:
+    """A hash of all agents' records; None where they are not at hand."""
+    if not isinstance(experiment.agents, AgentArrays):
+        return None
+    hashes = (content_hash(experiment.agents[i]) for i in range(len(experiment.agents)))
+    return hashlib.sha256("".join(hashes).encode()).hexdigest()
 
 
 # Afterwards ---------------------------------------------------------------------------------------------------------
