@@ -8,6 +8,7 @@ names; everything else ends here. Clients prove who they are to the SuperLink, b
 from __future__ import annotations
 
 import argparse
+import asyncio
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
@@ -33,6 +34,10 @@ CALLS = (
 PATHS = frozenset(f"/v1/fleet/{call}" for call in CALLS)
 LARGEST_BODY = 16 << 20
 """In bytes; Flower sends arrays in pieces of 5 MB."""
+LARGEST_TOTAL = 512 << 20
+"""Of all bodies that are held at a time, in bytes: who sends them is known only when they are passed on."""
+LONGEST = 120.0
+"""In seconds, for a body to arrive."""
 _NOT_PASSED_ON = frozenset(
     (b"host", b"connection", b"transfer-encoding", b"content-length", b"expect", b"accept-encoding")
 )
@@ -45,8 +50,9 @@ Send = Callable[[dict[str, Any]], Awaitable[None]]
 class FleetProxy:
     """An ASGI application that passes Fleet calls on to `target`, a base URL whose certificate `authority` signed."""
 
-    def __init__(self, target: str, authority: Path):
-        self._target = target
+    def __init__(self, target: str, authority: Path, largest_total: int = LARGEST_TOTAL, longest: float = LONGEST):
+        self._target, self._largest_total, self._longest = target, largest_total, longest
+        self._held = 0
         self._client = httpx.AsyncClient(
             verify=ssl.create_default_context(cafile=str(authority)), timeout=60.0, trust_env=False
         )
@@ -72,24 +78,52 @@ class FleetProxy:
             return await _end(send, 403)
         if scope["method"] != "POST":
             return await _end(send, 405)
-        body, more = bytearray(), True
+        body = bytearray()
+        try:
+            async with asyncio.timeout(self._longest):
+                refused = await self._collect(body, receive)
+            if refused is not None:
+                return await _end(send, refused)
+            return await self._ask(path, scope, bytes(body), send)
+        except TimeoutError:
+            return await _end(send, 408)
+        except _Disconnected:
+            return None
+        finally:
+            self._held -= len(body)
+
+    async def _collect(self, body: bytearray, receive: Receive) -> int | None:
+        """Fill in the body; the status to refuse it with, where it is too much."""
+        more = True
         while more:
             message = await receive()
             if message["type"] == "http.disconnect":
-                return None
-            body += message.get("body", b"")
+                raise _Disconnected
+            part = message.get("body", b"")
+            body += part
+            self._held += len(part)
             more = message.get("more_body", False)
             if len(body) > LARGEST_BODY:
-                return await _end(send, 413)
+                return 413
+            if self._held > self._largest_total:
+                return 503
+        return None
+
+    async def _ask(self, path: str, scope: Scope, body: bytes, send: Send) -> None:
+        """What the SuperLink answers, passed back."""
         headers = [pair for pair in scope["headers"] if pair[0].lower() not in _NOT_PASSED_ON]
         headers.append((b"accept-encoding", b"identity"))
         try:
-            answer = await self._client.post(f"{self._target}{path}", content=bytes(body), headers=headers)
+            answer = await self._client.post(f"{self._target}{path}", content=body, headers=headers)
         except httpx.HTTPError:
             return await _end(send, 503)
         kept = [(name, value) for name, value in answer.headers.raw if name.lower() not in _NOT_PASSED_ON]
         await _end(send, answer.status_code, answer.content, kept)
         return None
+
+
+class _Disconnected(Exception):
+    """The client has left."""
 
 
 async def _end(send: Send, status: int, body: bytes = b"", headers: list[tuple[bytes, bytes]] | None = None) -> None:

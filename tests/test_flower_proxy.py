@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from pri_rfed import keys
-from server.proxy import LARGEST_BODY, PATHS
+from server.proxy import LARGEST_BODY, PATHS, FleetProxy
 from server.superlink import SuperLink, free_port, start_process, stop, tail
 
 pytestmark = pytest.mark.slow
@@ -109,6 +111,35 @@ def test_other_methods_end_at_the_proxy(method: str, port: str, client: httpx.Cl
 def test_large_bodies_end_at_the_proxy(port: str, client: httpx.Client) -> None:
     answer = client.post(f"https://{port}/v1/fleet/push-object", content=bytes(LARGEST_BODY + 1))
     assert answer.status_code == 413
+
+
+def test_bodies_that_never_end_take_no_more_memory_than_is_set_apart(folder: Path) -> None:
+    proxy = FleetProxy("https://127.0.0.1:9", folder / keys.AUTHORITY, largest_total=3 << 20, longest=0.3)
+    scope = {"type": "http", "raw_path": b"/v1/fleet/push-object", "query_string": b"", "method": "POST", "headers": []}
+
+    async def send_a_part(end: bool) -> int:
+        """The status of a request with a body of 1 MiB, whether or not it ends there."""
+        parts = [{"type": "http.request", "body": bytes(1 << 20), "more_body": not end}]
+        answered: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            return parts.pop() if parts else await asyncio.get_running_loop().create_future()
+
+        async def send(message: dict[str, Any]) -> None:
+            answered.append(message)
+
+        await proxy(scope, receive, send)
+        return int(answered[0]["status"])
+
+    async def all_at_once() -> list[int]:
+        return await asyncio.gather(*(send_a_part(end=False) for _ in range(5)))
+
+    async def both() -> tuple[list[int], int]:
+        return await all_at_once(), await send_a_part(end=True)
+
+    statuses, after = asyncio.run(both())
+    assert sorted(statuses) == [408, 408, 408, 503, 503]
+    assert after == 503 and proxy._held == 0, "there is no SuperLink; but there is room again"
 
 
 @pytest.mark.parametrize("path", sorted(PATHS))
