@@ -19,6 +19,7 @@ class Memory:
         self.most = most
         self._things: dict[str, tuple[Any, int]] = {}
         self._news: dict[str, Any] = {}
+        self._held = 0
 
     def recall(self, what: str, of: Any, make: Callable[[], T], size: Callable[[T], int] = lambda thing: 0) -> T:
         """`make()`, or what it made when it was asked for by the same name and the same values, which JSON can hold.
@@ -28,6 +29,7 @@ class Memory:
         if bytes_ < 0:
             thing = make()
             bytes_ = size(thing)
+            self._held += bytes_
             if bytes_ == 0:
                 self._news[key] = thing
         self._things[key] = thing, bytes_
@@ -45,10 +47,11 @@ class Memory:
         self._things |= {key: (thing, 0) for key, thing in news.items()}
 
     def _forget(self, kept: str) -> None:
-        held = sum(bytes_ for _, bytes_ in self._things.values())
+        if self._held <= self.most:
+            return
         for key in list(self._things):
-            if held <= self.most:
-                break
             if key != kept and (freed := self._things[key][1]) > 0:
                 del self._things[key]
-                held -= freed
+                self._held -= freed
+            if self._held <= self.most:
+                break

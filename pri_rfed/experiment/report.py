@@ -104,9 +104,9 @@ def render(template: str, charts: Sequence[Chart], **values: Any) -> str:
 
 def _report_of_sweep(path: Path) -> str:
     folder = SweepFolder.open(path)
-    table, combinations = folder.table(), sweep_report.combinations(folder)
-    rows, failures = sweep_report.table(combinations), sweep_report.failed(folder)
-    with_risk = [row | {"label": c.label} for row, c in zip(rows, combinations, strict=True)
+    table, settings = folder.table(), folder.settings()
+    rows, failures = sweep_report.table(settings), sweep_report.failed(folder)
+    with_risk = [row | {"label": sweep_report.named(c)} for row, c in zip(rows, settings, strict=True)
                  if row["excess_risk"] is not None]  # fmt: skip
     epsilons = [row["epsilon_global"] for row in rows if row["epsilon_global"] is not None]
     claimed = any(row["epsilon_theorem_4_2"] is not None for row in rows)

@@ -79,6 +79,7 @@ from typing import Any
 
 import numpy as np
 import tomli_w
+from numpy.typing import NDArray
 
 from pri_rfed.experiment.config import SECTIONS, ConfigError, override, put, read_toml
 from pri_rfed.experiment.folder import append_line, mend_lines, read_lines, to_json, versions
@@ -376,6 +377,29 @@ def _with(sections: Mapping[str, Any], values: Mapping[str, Any], errors: list[s
 
 
 @dataclass(frozen=True)
+class Setting:
+    """What varies, but for the seed: all seeds together. values: of the keys that vary. rows: of the table, those that
+    are done."""
+
+    values: Mapping[str, Any]
+    rows: Sequence[Row]
+
+    def all(self, column: str) -> NDArray[np.float64]:
+        """The values of a column, where it has one."""
+        return np.array([row[column] for row in self.rows if row[column] is not None], dtype=float)
+
+    def median(self, column: str) -> float:
+        """Over the seeds; NaN where no seed has a value."""
+        values = self.all(column)
+        return float(np.median(values)) if len(values) else math.nan
+
+    def quartiles(self, column: str) -> tuple[float, float]:
+        """The lower and the upper one, over the seeds that have a value."""
+        low, high = np.quantile(self.all(column), [0.25, 0.75])
+        return float(low), float(high)
+
+
+@dataclass(frozen=True)
 class SweepFolder:
     """A sweep's folder; make one with `prepare`, read one, finished or not, with `open`.
 
@@ -464,6 +488,14 @@ class SweepFolder:
                 row |= dict.fromkeys(INFINITE_WITHOUT_PRIVACY, math.inf)
             rows.append(row)
         return rows
+
+    def settings(self) -> list[Setting]:
+        """Those of which a point is done, in the order of the sweep."""
+        groups: dict[str, list[Row]] = {}
+        for row in self.table():
+            if row["status"] == "done":
+                groups.setdefault(repr([row[key] for key in self.varied]), []).append(row)
+        return [Setting({key: group[0][key] for key in self.varied}, group) for group in groups.values()]
 
     def rounds(self) -> dict[int, dict[str, list[Any]]]:
         """The curves of every point that is done, by its number: {"round": [...], "excess_risk": [...], ...}, at those

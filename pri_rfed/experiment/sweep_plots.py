@@ -1,21 +1,19 @@
 """Pictures of a sweep, those that what varies in it allows. Style and colours are those of a run's plots.
 
-A *setting* is what varies, but for the seed; its figures are medians over seeds. Where a picture shows fewer keys than
-vary, it shows the best setting of the others, and says so.
+The figures of a setting are medians over seeds. Where a picture shows fewer keys than vary, it shows the best setting
+of the others, and says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from pri_rfed.experiment.plots import BLUE, GREY, LOOKS, Picture, drawing, log_if_positive, plain_log
-from pri_rfed.experiment.sweep import Row, SweepFolder
+from pri_rfed.experiment.sweep import Setting, SweepFolder
 
 MOST_SERIES = len(LOOKS)
 MOST_TICKS = 8
@@ -44,22 +42,6 @@ NAMES = {
 
 class LeftOut(Exception):
     """Why a sweep has no such picture."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """All seeds of one setting. values: of the keys that vary. rows: of the table, those that are done."""
-
-    values: Mapping[str, Any]
-    rows: Sequence[Row]
-
-    def all(self, column: str) -> NDArray[np.float64]:
-        """The values of a column that has one in every row."""
-        return np.array([row[column] for row in self.rows if row[column] is not None], dtype=float)
-
-    def median(self, column: str) -> float:
-        values = self.all(column)
-        return float(np.median(values)) if len(values) else float("nan")
 
 
 def plot_sweep(folder: SweepFolder) -> tuple[list[str], dict[str, str]]:
@@ -94,16 +76,12 @@ class _Sheet:
 
     def __init__(self, folder: SweepFolder):
         self.name, self.curves = folder.sweep.name, folder.rounds()
-        rows = [row for row in folder.table() if row["status"] == "done"]
-        groups: dict[str, list[Row]] = {}
-        for row in rows:
-            groups.setdefault(repr([row[key] for key in folder.varied]), []).append(row)
-        self.settings = [Setting({key: group[0][key] for key in folder.varied}, group) for group in groups.values()]
+        self.settings = folder.settings()
         self.varied = [
             key for key in folder.varied if len({repr(setting.values[key]) for setting in self.settings}) > 1
         ]
-        self.utility = "excess_risk" if any(row["excess_risk"] is not None for row in rows) else "cost"
-        self.deltas = {row["delta"] for row in rows}
+        self.utility = "excess_risk" if any(len(s.all("excess_risk")) for s in self.settings) else "cost"
+        self.deltas = {row["delta"] for setting in self.settings for row in setting.rows}
 
     # Pictures
 
@@ -301,7 +279,7 @@ class _Sheet:
         order = np.argsort(x)
         columns = [self._shown(places[i].all(self.utility)) for i in order]
         middle = np.array([np.median(column) for column in columns])
-        quartiles = np.array([np.quantile(column, [0.25, 0.75]) for column in columns]).T
+        quartiles = self._shown(np.array([places[i].quartiles(self.utility) for i in order]).T)
         error = np.abs(quartiles - middle) if min(map(len, columns)) >= LEAST_SEEDS else None
         axes.errorbar(np.array(x)[order], middle, error, label=label, capsize=2, elinewidth=1, **look)
 

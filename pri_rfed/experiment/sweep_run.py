@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass
 from functools import cache
+from operator import itemgetter
 from typing import Any
 
 from pri_rfed.data.agents import AgentArrays
@@ -175,20 +176,20 @@ class _Shared:
         self._found: dict[str, dict[str, Any]] = {}
 
     def tasks(self, points: Sequence[Point], folders: DataFolders) -> Iterator[Any]:
-        """Calls for joblib: one point of each kind first, so that no two processes find the same."""
+        """Calls for joblib, seed by seed: no two processes find the same, and a seed is mostly for one of them."""
         from joblib import delayed
 
-        times: Counter[str] = Counter()
-        place = {}
+        before: Counter[str] = Counter()
+        turn = []
         for point in points:
-            place[point.key] = times[_kind(point)]
-            times[_kind(point)] += 1
-        for point in sorted(points, key=lambda point: place[point.key]):
-            yield delayed(_compute_there)(point, folders, dict(self._found.get(_kind(point), {})))
+            turn.append(before[_kind(point)])
+            before[_kind(point)] += 1
+        for _, point in sorted(zip(turn, points, strict=True), key=itemgetter(0)):
+            yield delayed(_compute_there)(point, folders, self._found.get(_kind(point), {}))
 
     def collect(self, answers: Iterable[tuple[Computed, dict[str, Any]]]) -> Iterator[Computed]:
         for computed, found in answers:
-            self._found.setdefault(_kind(computed[0]), {}).update(found)
+            self._found.setdefault(_kind(computed[0]), found)
             yield computed
 
 

@@ -238,7 +238,7 @@
     const apart = (point) => names.reduce((sum, name) => sum + (point[name] > 0 ? Math.log(point[name] / now[name]) ** 2 : 0), 0);
     const close = points.reduce((best, point) => (apart(point) < apart(best) ? point : best));
     const at = names.map((name) => `${KNOBS[name].symbol} ${close[name] === null ? "–" : text(close[name])}`).join(", ");
-    const over = close.seeds > 1 ? `, ${text(close.ends[0])} to ${text(close.ends[1])} over ${close.seeds} seeds` : "";
+    const over = close.seeds > 1 ? `, quartiles ${text(close.quartiles[0])} and ${text(close.quartiles[1])} over ${close.seeds} seeds` : "";
     byId("nearest").hidden = false;
     byId("nearest").textContent = `Nearest point of the sweep: excess risk ${text(close.risk)}${over} (not private) at ${at}.`;
     return close;
