@@ -35,15 +35,13 @@ def rows(quick: bool) -> Iterator[Row]:
     seeds = 2 if quick else SEEDS
     short, long = _sweep(seeds), _sweep(3 * seeds)
     compute(short.points[0], folders)  # what is imported late
-    repeats = 1 if quick else 3
-    seconds, processor = _least(short, folders, repeats)
-    _, more = _least(long, folders, repeats)
-    each = (more - processor) / (len(long.points) - len(short.points))
-    alone = [
-        sum(Parallel(n_jobs=JOBS)(delayed(_simulate)(long.points[i::JOBS], folders) for i in range(JOBS)))
-        for _ in range(repeats)
+    turns = [
+        (*_run(short, folders), _run(long, folders)[1], _simulated(long, folders)) for _ in range(1 if quick else 4)
     ]
-    simulated = min(alone) / len(long.points)
+    # What else the machine does passes: the least of several, taken in turn.
+    seconds, processor, more, alone = (min(figures) for figures in zip(*turns, strict=True))
+    each = (more - processor) / (len(long.points) - len(short.points))
+    simulated = alone / len(long.points)
     yield Row(
         f"a point of the quickstart in a sweep by {JOBS} processes, processor time", each,
         f"its simulation alone, in {JOBS} processes", simulated, 1 / 1.1,
@@ -65,12 +63,6 @@ def _sweep(seeds: int) -> Sweep:
     return parse(tables, Path(), "overhead")
 
 
-def _least(sweep: Sweep, folders: DataFolders, repeats: int) -> tuple[float, float]:
-    """The least seconds, and processor seconds, of several runs of a sweep."""
-    measured = [_run(sweep, folders) for _ in range(repeats)]
-    return min(seconds for seconds, _ in measured), min(processor for _, processor in measured)
-
-
 def _run(sweep: Sweep, folders: DataFolders) -> tuple[float, float]:
     """Seconds, and processor seconds of all processes, of a sweep whose processes start and end."""
     with tempfile.TemporaryDirectory(prefix="pri-rfed-bench-") as path:
@@ -85,6 +77,11 @@ def _processor() -> float:
     """Processor seconds of this process and of those of its children that have ended."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def _simulated(sweep: Sweep, folders: DataFolders) -> float:
+    """Processor seconds of the simulations alone of a sweep, in as many processes."""
+    return sum(Parallel(n_jobs=JOBS)(delayed(_simulate)(sweep.points[i::JOBS], folders) for i in range(JOBS)))
 
 
 def _simulate(points: Sequence[Point], folders: DataFolders) -> float:
