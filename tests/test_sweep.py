@@ -27,7 +27,17 @@ from pri_rfed.experiment.config import ConfigError, check, load
 from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.experiment.memory import Memory
 from pri_rfed.experiment.run import Progress, carry_out, evaluation_of, figures, start
-from pri_rfed.experiment.sweep import CURVES, FACTS, RESULTS, Sweep, SweepFolder, parse, read_sweep
+from pri_rfed.experiment.sweep import (
+    CURVES,
+    FACTS,
+    RESULTS,
+    Setting,
+    Sweep,
+    SweepFolder,
+    pareto_front,
+    parse,
+    read_sweep,
+)
 from pri_rfed.experiment.sweep_run import compute, refusals, run_sweep
 from pri_rfed.privacy.accountants import ACCOUNTANTS
 from pri_rfed.privacy.calibration import calibrate_noise
@@ -356,6 +366,13 @@ def test_what_one_process_found_the_others_need_not_find(monkeypatch: pytest.Mon
     assert len(found) == 2 and {point.values["privacy.epsilon"] for point, *_ in computed[:2]} == {1, 2}
     rows = {point.index: row for point, row, _ in computed}
     assert without_times([rows[point.index] for point in sweep.points]) == without_times(fresh)
+
+
+def test_a_front_has_one_setting_for_epsilons_that_noise_was_found_for_alike() -> None:
+    figures = [(0.9991, 0.09), (0.9995, 0.04), (1.9987, 0.05), (1.9993, 0.01), (3.998, 0.01)]
+    settings = [Setting({}, [{"epsilon_global": epsilon, "excess_risk": risk}]) for epsilon, risk in figures]
+    front = pareto_front(settings, lambda setting: setting.median("excess_risk"))
+    assert front == [settings[1], settings[3]]
 
 
 def test_figures_are_remembered_for_the_same_draws_and_delta_only() -> None:

@@ -71,7 +71,7 @@ import itertools
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -91,6 +91,8 @@ MOST_POINTS = 100_000
 """A sweep of more points is taken for a mistake: they are all held in memory."""
 DIGITS = 4
 """Drawn numbers are rounded to so many significant digits, so that they can be read and typed again."""
+ALIKE = 2
+"""Epsilons that agree in so many digits are taken for one: noise is found to 0.1 %, from below."""
 
 FACTS = {
     "agents": int, "sampled": int, "rate": float, "rounds": int, "records": int, "records_per_agent": int,
@@ -397,6 +399,20 @@ class Setting:
         """The lower and the upper one, over the seeds that have a value."""
         low, high = np.quantile(self.all(column), [0.25, 0.75])
         return float(low), float(high)
+
+
+def rounded(value: float, digits: int) -> float:
+    """To so many significant digits."""
+    return float(f"{value:.{digits}g}")
+
+
+def pareto_front(settings: Sequence[Setting], risk: Callable[[Setting], float]) -> list[Setting]:
+    """Those that no other betters in both epsilon and risk, by ascending epsilon."""
+    front: list[Setting] = []
+    for setting in sorted(settings, key=lambda s: (rounded(s.median("epsilon_global"), ALIKE), risk(s))):
+        if not front or risk(setting) < risk(front[-1]):
+            front.append(setting)
+    return front
 
 
 @dataclass(frozen=True)

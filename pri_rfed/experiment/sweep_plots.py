@@ -13,14 +13,12 @@ from typing import Any
 import numpy as np
 
 from pri_rfed.experiment.plots import BLUE, GREY, LOOKS, Picture, drawing, log_if_positive, plain_log
-from pri_rfed.experiment.sweep import Setting, SweepFolder
+from pri_rfed.experiment.sweep import ALIKE, Setting, SweepFolder, pareto_front, rounded
 
 MOST_SERIES = len(LOOKS)
 MOST_TICKS = 8
 MOST_CELLS = 12
 """A heat map with more rows or columns cannot be read."""
-ALIKE = 2
-"""Epsilons that agree in so many digits are taken for one: noise is found to 0.1 %, from below."""
 LEAST_SEEDS = 3
 """Quartiles of fewer say nothing."""
 
@@ -100,7 +98,7 @@ class _Sheet:
         hidden = False
         for value, look in zip(values, LOOKS, strict=False):
             chosen = [setting for setting in private if setting.median(by) == value]
-            places, several = _best(chosen, lambda s: _round(s.median("epsilon_global"), ALIKE), self.utility)
+            places, several = _best(chosen, lambda s: rounded(s.median("epsilon_global"), ALIKE), self.utility)
             hidden |= several
             self._line(axes, places, [s.median("epsilon_global") for s in places], look, f"{symbol} = {value:g}")
         self._axes(axes, self._epsilon_label(), hidden, {EPSILON, "trainer.noise", {"N": AGENTS, "s": SAMPLED}[symbol]})
@@ -123,7 +121,7 @@ class _Sheet:
         for i, rate in enumerate(rates):
             for j, number in enumerate(agents):
                 chosen = [
-                    s for s in settings if s.median("agents") == number and _round(s.median("rate"), 3) == rate
+                    s for s in settings if s.median("agents") == number and rounded(s.median("rate"), 3) == rate
                 ]
                 best, several = _best(chosen, lambda s: None, self.utility)
                 hidden |= several
@@ -156,16 +154,19 @@ class _Sheet:
         if len(private) < 3 or len(_values(private, "epsilon_global", ALIKE)) < 2:
             raise LeftOut("it needs three settings with a guarantee, and several values of ε")
         axes = picture.figure.subplots()
-        points = [(s.median("epsilon_global"), float(self._shown(s.median(self.utility)))) for s in private]
-        front: list[tuple[float, float]] = []
-        for epsilon, risk in sorted(points, key=lambda point: (_round(point[0], ALIKE), point[1])):
-            if not front or risk < front[-1][1]:
-                front.append((epsilon, risk))
-        rest = [point for point in points if point not in front]
+
+        def risk(setting: Setting) -> float:
+            return float(self._shown(setting.median(self.utility)))
+
+        def places(of: Sequence[Setting]) -> tuple[list[float], list[float]]:
+            return [s.median("epsilon_global") for s in of], [risk(s) for s in of]
+
+        front = pareto_front(private, risk)
+        rest = [setting for setting in private if setting not in front]
         if rest:
-            axes.plot(*zip(*rest, strict=True), linestyle="", marker="o", markersize=4, color=GREY, alpha=0.6,
+            axes.plot(*places(rest), linestyle="", marker="o", markersize=4, color=GREY, alpha=0.6,
                       label="a setting, median over seeds")  # fmt: skip
-        axes.step(*zip(*front, strict=True), where="post", color=BLUE, marker="s", markersize=5,
+        axes.step(*places(front), where="post", color=BLUE, marker="s", markersize=5,
                   label="no other is better in both")  # fmt: skip
         self._axes(axes, self._epsilon_label(), False, set(self.varied), quartiles=False)
         self._ticks(axes, _values(private, "epsilon_global", ALIKE), log=True)
@@ -346,13 +347,9 @@ def _best(settings: Sequence[Setting], place: Callable[[Setting], Any], utility:
     return list(best.values()), several
 
 
-def _round(value: float, digits: int) -> float:
-    return float(f"{value:.{digits}g}")
-
-
 def _values(settings: Sequence[Setting], column: str, digits: int = 12) -> list[float]:
     """The different values of a column, ascending."""
-    return sorted({_round(value, digits) for s in settings if np.isfinite(value := s.median(column))})
+    return sorted({rounded(value, digits) for s in settings if np.isfinite(value := s.median(column))})
 
 
 def _in_order(values: Mapping[str, Any]) -> list[Any]:

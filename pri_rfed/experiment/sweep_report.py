@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pri_rfed.experiment.sweep import Setting, SweepFolder
+from pri_rfed.experiment.sweep import ALIKE, Setting, SweepFolder, pareto_front, rounded
 
 Chart = dict[str, Any]
 DIAGNOSTIC = "diagnostic, not private"
@@ -46,7 +46,7 @@ def charts(folder: SweepFolder) -> list[Chart]:
     numbers = [key for key in folder.varied if _varies(all_, key) and all(_is_number(c.values[key]) for c in all_)]
     others = [key for key in numbers if key not in PRIVACY_KEYS]
     private = [c for c in with_risk if _finite(median(c, "epsilon_global"))]
-    if len({f"{median(c, 'epsilon_global'):.2g}" for c in private}) > 1:
+    if len({rounded(c.median("epsilon_global"), ALIKE) for c in private}) > 1:
         out.append(
             _lines("epsilon", "Excess risk against ε", "ε before the run", private,
                    lambda c: median(c, "epsilon_global"), [key for key in folder.varied if key not in PRIVACY_KEYS])
@@ -136,17 +136,12 @@ def _lines(
 
 
 def _pareto(of: Sequence[Setting]) -> Chart:
-    order = sorted(of, key=lambda c: (median(c, "epsilon_global") or 0.0, _risk(c)))
-    front: list[Setting] = []
-    for c in order:
-        if not front or _risk(c) < _risk(front[-1]):
-            front.append(c)
     return {
         "id": "pareto", "title": "What cannot be improved on", "note": DIAGNOSTIC, "x": "ε before the run",
         "y": "F(w) − F(w*)", "log": True, "logx": True,
         "series": [
             {"name": "all", "kind": "points", **_points(of)},
-            {"name": "Pareto front", **_points(front)},
+            {"name": "Pareto front", **_points(pareto_front(of, _risk))},
         ],
     }  # fmt: skip
 
