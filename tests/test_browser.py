@@ -303,7 +303,7 @@ def test_utility_is_drawn_from_a_sweep(browser: Browser, tmp_path: Path) -> None
     with explorer(swept(tmp_path).path) as address, opened(browser, address) as page:
         rest(page)
         expect_points(page, "#chart-utility", 3 + 1)  # its points, the nearest one twice
-        words = "excess risk 0.021, 0.02 to 0.022 over 2 seeds.* N 10,"
+        words = "excess risk 0.021, quartiles 0.0205 and 0.0215 over 2 seeds.* N 10,"
         expect(page.locator("#nearest")).to_have_text(re.compile(words))
         page.get_by_role("spinbutton", name="N agents").fill("40")
         expect(page.locator("#nearest")).to_have_text(re.compile("not private.* N 20,"))
