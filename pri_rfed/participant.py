@@ -21,7 +21,7 @@ from pri_rfed.experiment.options import Built
 from pri_rfed.files import read_arrays
 from pri_rfed.manifolds.base import Array
 from pri_rfed.policy import Policy
-from pri_rfed.privacy.events import Approximate, Event, Gaussian, Pure
+from pri_rfed.privacy.events import Approximate, Event, Gaussian, NonPrivate, Pure
 from pri_rfed.privacy.ledger import BudgetExceeded, Ledger, LedgerError, content_hash
 from pri_rfed.problems.base import Problem
 from pri_rfed.randomness import AgentStreams
@@ -198,7 +198,7 @@ def least_noise(event: Event) -> float:
             return event.sigma / event.sensitivity
         case Pure():
             return 1 / event.epsilon
-        case Approximate():
+        case Approximate() | NonPrivate():
             return 0.0
     return min(map(least_noise, event.parts), default=math.inf)
 

@@ -15,7 +15,16 @@ import tomli_w
 from pri_rfed.manifolds.hyperboloid import Hyperboloid
 from pri_rfed.participant import Participant, Refused, answer, least_noise
 from pri_rfed.policy import load_policies, load_policy
-from pri_rfed.privacy.events import Approximate, Composed, Gaussian, NoRelease, Pure, SampledWithoutReplacement, repeat
+from pri_rfed.privacy.events import (
+    Approximate,
+    Composed,
+    Gaussian,
+    NonPrivate,
+    NoRelease,
+    Pure,
+    SampledWithoutReplacement,
+    repeat,
+)
 from pri_rfed.privacy.ledger import Ledger, Renyi
 from pri_rfed.training import DPRSGD
 from pri_rfed.wire import Plan
@@ -274,3 +283,4 @@ def test_the_least_noise_of_an_event() -> None:
     assert least_noise(NoRelease()) == float("inf")
     assert least_noise(repeat(Pure(4.0), 3)) == 0.25
     assert least_noise(Composed((one, Approximate(0.1, 1e-6)))) == 0.0
+    assert least_noise(Composed((one, NonPrivate("rsgd")))) == 0.0
