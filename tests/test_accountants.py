@@ -102,6 +102,19 @@ def test_rdp_is_autodps_bound(mu, batch, records, reference):
     assert RDP.epsilon(Repeated(sampled(mu, batch, records), 100), 1e-5) == pytest.approx(reference, abs=2e-4)
 
 
+@pytest.mark.parametrize(
+    ("length", "step"), [(1, 1.0), (9000, 0.01), (9000, 1e-4), (5000, 1e-310), (40, 60.0), (40, 900.0)]
+)
+def test_discounted_sums_are_the_recursion(length, step):
+    masses = np.random.default_rng(0).random(length) * np.exp(np.linspace(-300, 0, length))
+    with mpmath.workdps(30):
+        expected, total = [], mpmath.mpf(0)
+        for mass in masses.tolist():
+            total = mpmath.mpf(mass) + mpmath.exp(-mpmath.mpf(step)) * total
+            expected.append(float(total))
+    np.testing.assert_allclose(ld._discounted_sums(masses, step), expected, rtol=1e-12)
+
+
 @pytest.mark.parametrize("mu", [0.01, 0.7, 30.0])
 def test_rdp_of_a_gaussian_release_is_autodps(mu):
     curve = GaussianMechanism(sigma=1 / mu, approxDP_off=True, fdp_off=True).RenyiDP

@@ -128,7 +128,7 @@ def _discounted_sums(masses: Array, step: float) -> Array:
 
     (scipy.signal.lfilter does the same; importing it takes longer than all else that an accountant needs.)
     """
-    width = max(1, min(4096, len(masses), int(500 / step)))  # fits the cache; and e^500 is a number, still
+    width = max(1, min(len(masses), int(min(4096.0, 500 / step))))  # fits the cache; and e^500 is a number, still
     growth = np.exp(step * np.arange(width))
     sums = np.empty_like(masses)
     before = 0.0
