@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypedDict
@@ -52,6 +52,12 @@ class RoundRecord(Draw, total=False):
     distance: float
 
 
+def draws_of(rounds: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
+    """Every time that agents were drawn for these rounds, also those that came to nothing, as a `Draw`."""
+    for record in rounds:
+        yield from (*record.get("repeated", ()), record)
+
+
 @dataclass(frozen=True)
 class State:
     """A run after `round` rounds: all that it takes to go on. Random streams are keyed by round, so none is saved."""
@@ -76,9 +82,10 @@ class State:
     @property
     def draws(self) -> list[tuple[int, int]]:
         """For every time that agents were drawn: how many, out of how many."""
-        rounds: list[Draw] = [draw for record in self.history for draw in (*record.get("repeated", ()), record)]
         agents = len(self.participations)
-        return [(len(draw["sampled"]), draw.get("pool", agents)) for draw in (*rounds, *self.failed)]
+        return [
+            (len(draw["sampled"]), draw.get("pool", agents)) for draw in (*draws_of(self.history), *self.failed)
+        ]
 
     def save(self, path: str | Path) -> None:
         """Write it to one file, replacing the file as a whole or not at all."""

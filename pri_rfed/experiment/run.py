@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import tomli_w
 
-from pri_rfed.coordinator import RunStopped
+from pri_rfed.coordinator import RunStopped, draws_of
 from pri_rfed.data.agents import AgentArrays, most_by_size
 from pri_rfed.experiment.config import Experiment, read_toml
 from pri_rfed.experiment.folder import RunFolder, RunFolderError, to_json, versions
@@ -267,7 +267,7 @@ def _ledger_curve(result: Result) -> Curve:
     taken, curve = np.zeros(len(result.counts), dtype=np.int32), []
     at = set(rounds_of_curve(len(result.history)))
     for t, record in enumerate(result.history, start=1):
-        for draw in (*record.get("repeated", ()), record):
+        for draw in draws_of([record]):
             taken[draw["sampled"]] += 1
         if t in at:
             most = most_by_size(result.counts, taken)
@@ -364,7 +364,7 @@ def _traffic(experiment: Experiment, result: Result) -> tuple[int, int]:
         (
             (record["round"] - 1, names[agent], counts[agent])
             for record in result.history
-            for draw in (*record.get("repeated", ()), record)
+            for draw in draws_of([record])
             for agent in draw["sampled"]
         ),
     )

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pri_rfed.coordinator import draws_of
 from pri_rfed.experiment.folder import RunFolder
 from pri_rfed.privacy.accountants import best_epsilon
 from pri_rfed.privacy.dominance import hardest
@@ -50,7 +51,7 @@ class Spending:
         """In how many of these rounds (and of their draws in vain) each agent took part. failed: draws in vain for a
         round that was not done."""
         taken: Counter[int] = Counter()
-        for draw in (*_draws(rounds), *failed):
+        for draw in (*draws_of(rounds), *failed):
             taken.update(draw["sampled"])
         return [taken[agent] for agent in range(len(self.counts))]
 
@@ -63,7 +64,7 @@ class Spending:
         """The global epsilon of these rounds as they were drawn, those in vain included. planned: `before()`, which
         holds where every round took one draw, from all agents. failed: as in `participations`."""
         draws = Counter(
-            (len(draw["sampled"]), draw.get("pool", len(self.counts))) for draw in (*_draws(rounds), *failed)
+            (len(draw["sampled"]), draw.get("pool", len(self.counts))) for draw in (*draws_of(rounds), *failed)
         )
         if not failed and draws == {(self.sampled, len(self.counts)): len(rounds)}:
             return next(epsilon for t, epsilon in planned if t >= len(rounds))
@@ -99,9 +100,3 @@ class Spending:
         if event not in self._known:
             self._known[event] = best_epsilon(event, self.delta).epsilon
         return self._known[event]
-
-
-def _draws(rounds: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Of these rounds, with those in vain."""
-    for record in rounds:
-        yield from (*record.get("repeated", ()), record)
